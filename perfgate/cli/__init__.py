@@ -1,0 +1,55 @@
+"""The command line: one file per verb, found by name; the only code that prints to stdout or exits.
+
+A verb's file is ``perfgate/cli/<verb>.py`` (``_`` for ``-``) with ``register(app)``. Verb files import what they use inside
+their functions, so that ``perfgate --help`` stays fast and never imports torch or pandas.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import pkgutil
+import sys
+
+import typer
+
+from perfgate import __version__
+from perfgate.cli._console import complain
+from perfgate.errors import PerfgateError
+
+
+def build() -> typer.Typer:
+    """The application with every verb registered."""
+    app = typer.Typer(
+        name="perfgate",
+        help="What determinism costs on this GPU, per NVTX range, against its budget, and whether the bits are equal.",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+    )
+
+    def version(wanted: bool) -> None:
+        if wanted:
+            typer.echo(f"perfgate {__version__}")
+            raise typer.Exit
+
+    @app.callback()
+    def root(_: bool = typer.Option(False, "--version", callback=version, is_eager=True, help="Print the version.")) -> None:
+        pass
+
+    for module in sorted(info.name for info in pkgutil.iter_modules(__path__) if not info.name.startswith("_")):
+        importlib.import_module(f"{__name__}.{module}").register(app)
+    return app
+
+
+def main() -> None:
+    """Entry point of the ``perfgate`` command."""
+    try:
+        build()()
+    except PerfgateError as error:
+        complain(error)
+        sys.exit(error.exit_code)
+    except BrokenPipeError:  # `perfgate list | head`: the reader went away, which is its right
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(141)
