@@ -1,0 +1,123 @@
+"""What a run will do: ops × cases × phases × implementations as child processes. Pure: starts nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from perfgate.config import Config
+from perfgate.errors import UsageError
+from perfgate.model import MODE_OF_ROLE, Exempt, Mode, RunSpec, Variant
+from perfgate.registry import Case, Op, Registry
+
+ORDER: dict[int, tuple[Mode, ...]] = {  # drift that is linear in time cancels inside a block and between two
+    0: ("default", "deterministic", "deterministic", "default"),
+    1: ("deterministic", "default", "default", "deterministic"),
+}
+BITS_PROCESSES: dict[Mode, int] = {"default": 1, "deterministic": 2}  # two: bits must also survive a fresh process
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The chosen variants and the children that measure them."""
+
+    variants: tuple[Variant, ...]
+    exempt: tuple[Exempt, ...]
+    modes: tuple[Mode, ...]
+    device: str
+    config: Config
+    profiler: str = "none"
+
+    def of_mode(self, mode: Mode) -> tuple[Variant, ...]:
+        """The variants whose role belongs to ``mode``."""
+        return tuple(one for one in self.variants if MODE_OF_ROLE[one.role] == mode)
+
+    def block(self, number: int) -> list[RunSpec]:
+        """The four timing children of one block: A B B A, the next one B A A B; fewer where only one mode runs."""
+        order = [mode for mode in ORDER[number % 2] if mode in self.modes]
+        return [self._spec("time", mode, number, position) for position, mode in enumerate(order) if self.of_mode(mode)]
+
+    def bits(self) -> list[RunSpec]:
+        """The unprofiled children that check bits, memory and accuracy."""
+        return [
+            self._spec("bits", mode, 0, process)
+            for mode in self.modes
+            for process in range(BITS_PROCESSES[mode])
+            if self.of_mode(mode)
+        ]
+
+    def confirmation(self) -> list[RunSpec]:
+        """The unprofiled timing children, one per mode."""
+        return [self._spec("confirm", mode, 0, 0) for mode in self.modes if self.of_mode(mode)] if self.config.confirm else []
+
+    def _spec(self, purpose: Literal["time", "bits", "confirm"], mode: Mode, block: int, position: int) -> RunSpec:
+        config = self.config
+        return RunSpec(
+            id=f"{purpose}-b{block:02}-{position}-{mode}",
+            purpose=purpose,
+            mode=mode,
+            variants=self.of_mode(mode),
+            device=self.device,
+            block=block,
+            position=position,
+            iterations=config.iterations,
+            warmup=config.warmup,
+            replays=config.replays,
+            seed=config.seed,
+            workload_paths=config.workloads,
+            profiler=self.profiler if purpose == "time" else "none",
+            memory_fill=config.memory_fill,
+        )
+
+
+def make_plan(registry: Registry, config: Config, device: str, profiler: str) -> Plan:
+    """The plan for ``config`` on ``device`` ("cpu" or "cuda:N").
+
+    Raises :class:`UsageError` for an unknown op, case, suite or implementation (naming what there is) and for a choice that
+    selects nothing.
+    """
+    suite = config.suite or ("smoke" if device == "cpu" else "typical")
+    ops = [registry.op(name) for name in config.op] or list(registry)
+    runnable = [op for op in ops if not op.exempt_reason]
+    variants = [variant for op in runnable for case in _cases(op, config, suite) for variant in _variants(op, case, config)]
+    _refuse_unknown_implementations(config.implementation, runnable)
+    exempt = tuple(Exempt(op.name, op.exempt_reason) for op in ops if op.exempt_reason)
+    if not variants:
+        if config.op and exempt:
+            raise UsageError(f"{exempt[0].op} is exempt: {exempt[0].reason}", "choose another --op; `perfgate list` shows them")
+        _refuse_empty(runnable, config, suite)
+    modes: tuple[Mode, ...] = ("default", "deterministic") if config.mode == "both" else (config.mode,)  # type: ignore[assignment]
+    return Plan(tuple(variants), exempt, modes, device, config, profiler)
+
+
+def _cases(op: Op, config: Config, suite: str) -> list[Case]:
+    if not config.case:
+        return op.in_suite(suite)
+    if config.op:
+        return [op.case(name) for name in config.case]
+    return [case for case in op.case_list if case.name in config.case]
+
+
+def _variants(op: Op, case: Case, config: Config) -> list[Variant]:
+    """The default is always there: without it nothing can be compared."""
+    return [
+        Variant(op.name, case.name, phase, one.name, one.role)
+        for phase in op.phases
+        for one in op.implementations
+        if not config.implementation or one.name in config.implementation or one.role == "default"
+    ]
+
+
+def _refuse_unknown_implementations(wanted: Sequence[str], ops: Sequence[Op]) -> None:
+    known = {one.name for op in ops for one in op.implementations}
+    for name in wanted:
+        if name not in known:
+            raise UsageError(f"no implementation {name!r} in the chosen ops", f"there are: {', '.join(sorted(known))}")
+
+
+def _refuse_empty(ops: Sequence[Op], config: Config, suite: str) -> None:
+    cases = sorted({case.name for op in ops for case in op.case_list})
+    what = f"no case {', '.join(config.case)}" if config.case else f"no case in suite {suite!r}"
+    suites = sorted({name for op in ops for name in op.suite_cases} | {"smoke", "small", "typical", "large", "edges", "full"})
+    raise UsageError(f"{what} in the chosen ops", f"cases: {', '.join(cases)}; suites: {', '.join(suites)}")
