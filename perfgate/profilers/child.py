@@ -1,0 +1,182 @@
+"""Starting, watching and ending one child, and what its end means."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from perfgate.errors import UnusableError
+from perfgate.model import Capture, RunSpec
+from perfgate.profilers.child_environment import for_worker
+from perfgate.profilers.spec_file import CAPTURE, DONE, SPEC, WORKER_LOG, dump_capture, dump_spec, load_done
+
+GRACE_SECONDS = 3.0  # between SIGTERM and SIGKILL
+_MARK = "PERFGATE_CHILD"  # in the environment of everything a child starts: nsys's agent leaves our process group
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a command ended: ``code`` is its exit status, negative for a signal, ``None`` where it was ended at its timeout."""
+
+    code: int | None
+    seconds: float
+    problem: str = ""  # why it could not even be started
+
+
+def worker_command(folder: Path) -> list[str]:
+    """The command of a worker that reads ``folder/spec.json``."""
+    return [sys.executable, "-m", "perfgate.worker", str(folder.resolve() / SPEC)]
+
+
+def run_worker(spec: RunSpec, folder: Path, *, timeout_s: float, before: Sequence[str] = ()) -> Ended:
+    """Writes the spec and runs its worker to the end, ``before`` (a profiler's command) in front of it.
+
+    Whatever an earlier run left in ``folder`` is removed first, so that no stale file can pass for a new one.
+    """
+    try:
+        prepare(spec, folder)
+    except OSError as error:
+        return Ended(None, 0.0, f"can't write {short(folder)}: {error.strerror or error}; free space or choose another --out")
+    command = [*before, *worker_command(folder)]
+    return run(command, for_worker(spec.mode, run_folder=folder.parent.parent), folder / WORKER_LOG, timeout_s=timeout_s)
+
+
+def prepare(spec: RunSpec, folder: Path) -> None:
+    """An empty ``folder`` (of files) with the spec in it. Raises ``OSError``."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for stale in folder.iterdir():
+        if stale.is_file() or stale.is_symlink():
+            stale.unlink()
+    dump_spec(spec, folder / SPEC)
+
+
+def run(command: Sequence[str], environment: Mapping[str, str], log: Path, *, timeout_s: float) -> Ended:
+    """Runs ``command`` in a session of its own, output to ``log``; nothing that it started outlives this call.
+
+    On timeout, Ctrl-C or any other exception everything is ended first; exceptions are raised again.
+    """
+    mark = uuid.uuid4().hex
+    started = time.monotonic()
+    try:
+        with log.open("ab") as output:
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env={**environment, _MARK: mark},
+                start_new_session=True,
+            )
+    except OSError as error:
+        return Ended(None, 0.0, f"can't start {Path(command[0]).name}: {error.strerror or error}; try `perfgate doctor`")
+    code: int | None = None
+    try:
+        code = process.wait(timeout_s)
+    except subprocess.TimeoutExpired:
+        pass
+    finally:
+        end_all(process, mark)
+    return Ended(code, time.monotonic() - started)
+
+
+def end_all(process: subprocess.Popen[bytes], mark: str) -> None:
+    """Ends the process, its group and every process that carries ``mark``: SIGTERM, a grace, SIGKILL."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        _signal_all(process, mark, number)
+        deadline = time.monotonic() + GRACE_SECONDS
+        while time.monotonic() < deadline:
+            if process.poll() is not None and not _marked(mark):
+                return
+            time.sleep(0.02)
+
+
+def _signal_all(process: subprocess.Popen[bytes], mark: str, number: signal.Signals) -> None:
+    if process.poll() is None:
+        _send(os.killpg, process.pid, number)
+    for pid in _marked(mark):
+        _send(os.kill, pid, number)
+
+
+def _send(kill: object, pid: int, number: signal.Signals) -> None:
+    try:
+        kill(pid, number)  # type: ignore[operator]
+    except (ProcessLookupError, PermissionError):
+        return
+
+
+def _marked(mark: str) -> list[int]:
+    """Live processes with ``mark`` in their environment, where /proc tells (Linux)."""
+    wanted = f"{_MARK}={mark}".encode()
+    found = []
+    for entry in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            if wanted in entry.read_bytes().split(b"\0"):
+                found.append(int(entry.parent.name))
+        except OSError:
+            continue
+    return found
+
+
+def settle(spec: RunSpec, folder: Path, ended: Ended, *, trace: str = "", error: str = "") -> Capture:
+    """The capture that a child left behind, written to ``capture.json``; complete where there is no ``error``."""
+    capture = Capture(spec, short(folder), trace, not error, error, round(ended.seconds, 3))
+    try:
+        dump_capture(capture, folder / CAPTURE)
+    except OSError as problem:
+        text = f"can't write {short(folder)}: {problem.strerror or problem}; free space or choose another --out"
+        return Capture(spec, short(folder), trace, False, error or text, capture.wall_seconds)
+    return capture
+
+
+def worker_error(folder: Path, ended: Ended, timeout_s: float) -> str:
+    """What went wrong with the worker, in words, or "" where it came to its own end."""
+    log = f"{short(folder)}/{WORKER_LOG}"
+    if ended.problem:
+        return ended.problem
+    if ended.code is None:
+        return f"the child was ended after {timeout_s:g} s; raise --timeout, or see where it hangs: {log}"
+    try:
+        done = load_done(folder / DONE)
+    except UnusableError as error:
+        return f"{error.text}; see {log}"
+    if ended.code in (-9, 137):
+        return f"the child was killed (signal 9, out of memory?); see `dmesg` and {log}"
+    if ended.code < 0 or ended.code > 128:
+        number = -ended.code if ended.code < 0 else ended.code - 128
+        return f"the child died of {_signal_name(number)}; see {log}{last_line(folder)}"
+    if ended.code != 0:
+        return f"the worker failed (exit {ended.code}); see {log}{last_line(folder)}"
+    if done is None:
+        return f"the worker ended without its done file; see {log}{last_line(folder)}"
+    if not done.complete:
+        return f"the worker stopped before its end; see {log}{last_line(folder)}"
+    return ""
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return f"signal {number} ({signal.Signals(number).name})"
+    except ValueError:
+        return f"exit status {number + 128}"
+
+
+def last_line(folder: Path) -> str:
+    """``: <the log's last line>``, shortened, or ""."""
+    try:
+        lines = (folder / WORKER_LOG).read_bytes()[-4096:].decode(errors="replace").replace("\r", "\n").splitlines()
+    except OSError:
+        return ""
+    last = next((line.strip() for line in reversed(lines) if line.strip()), "")
+    return f": {last[:200]}" if last else ""
+
+
+def short(folder: Path) -> str:
+    """A capture's folder relative to its run directory: no path of this machine in any stored file."""
+    return f"{folder.parent.name}/{folder.name}"

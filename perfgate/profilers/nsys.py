@@ -1,0 +1,158 @@
+"""Nsight Systems: runs a child under `nsys profile`, makes a slim SQLite trace of it, tells every way to fail apart."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from perfgate.errors import PerfgateError, ProfilerError
+from perfgate.model import Capture, RunSpec
+from perfgate.profilers.checks import missing_from
+from perfgate.profilers.child import Ended, last_line, run_worker, settle, short, worker_error
+from perfgate.profilers.child_environment import for_tools
+from perfgate.profilers.nsys_found import NsysFacts, find_nsys, probe
+
+TRACE = "trace.sqlite"
+REPORT = "profile.nsys-rep"
+STREAM = "profile.qdstrm"
+EXPORT_SECONDS = 600.0
+SQLITE_MAGIC = b"SQLite format 3\0"
+
+
+@dataclass(frozen=True)
+class NsysProfiler:
+    """Profiles each worker with the nsys of ``facts``; the report is deleted after export unless ``keep_report``.
+
+    A report embeds the child's environment and can't be scrubbed, which is why it is not kept by default.
+    """
+
+    facts: NsysFacts
+    keep_report: bool = False
+    name: str = "nsys"
+
+    @classmethod
+    def found(cls, *, keep_report: bool = False) -> NsysProfiler:
+        """The profiler around the nsys found here. Raises :class:`ProfilerError` where none is found or it can't report."""
+        facts = probe(find_nsys())
+        if facts.importer is None:
+            raise ProfilerError(f"nsys {facts.version} is unusable: {facts.importer_problem}", facts.importer_mend)
+        return cls(facts, keep_report)
+
+    def capture(self, spec: RunSpec, folder: Path, *, timeout_s: float) -> Capture:
+        """See :class:`perfgate.profilers.Profiler`; the trace is ``trace.sqlite``, slimmed and without the environment."""
+        spec = replace(spec, profiler=self.name)
+        with self._cleaned(folder):
+            before = [str(self.facts.path), *profile_arguments(self.facts, folder, on_gpu=spec.device != "cpu")]
+            ended = run_worker(spec, folder, timeout_s=timeout_s, before=before)
+            error = nsys_error(folder, ended) or worker_error(folder, ended, timeout_s)
+            if not error:
+                error = self._make_trace(folder) or missing_from(folder / TRACE, spec, folder)
+            trace = TRACE if (folder / TRACE).exists() else ""
+            return settle(spec, folder, ended, trace=trace, error=error)
+
+    def _make_trace(self, folder: Path) -> str:
+        """Report, export, slim; what failed, in words, or ""."""
+        from perfgate.traces.slim import slim
+
+        full = folder / "full.sqlite"
+        try:
+            export(self.facts, ready_report(self.facts, folder), full)
+            slim(full, folder / TRACE)
+        except PerfgateError as error:
+            return f"{error.text}; {error.mend}" if error.mend else error.text
+        except OSError as error:
+            return f"can't write {short(folder)}: {error.strerror or error}; free space or choose another --out"
+        return ""
+
+    @contextmanager
+    def _cleaned(self, folder: Path) -> Iterator[None]:
+        try:
+            yield
+        finally:
+            for pattern in ("full.sqlite*", "*.qdstrm", *(() if self.keep_report else ("*.nsys-rep",))):
+                for path in folder.glob(pattern):
+                    path.unlink(missing_ok=True)
+
+
+def profile_arguments(facts: NsysFacts, folder: Path, *, on_gpu: bool) -> list[str]:
+    """What stands between nsys and the program, as far as this version offers it.
+
+    Without a GPU nobody calls cudaProfilerStart, so no capture range is set (with one: exit 0 and no report). cuda is traced
+    even there: --trace=nvtx alone has been seen to hang.
+    """
+    wanted = [
+        "--trace=cuda,nvtx",
+        "--sample=none",
+        "--cpuctxsw=none",
+        "--cuda-graph-trace=node",
+        "--discard-environment=true",
+        "--force-overwrite=true",
+    ]
+    if on_gpu:
+        wanted += ["--capture-range=cudaProfilerApi", "--capture-range-end=stop"]
+    offered = [flag for flag in wanted if facts.offers(flag.split("=")[0])]
+    output = str(folder.resolve() / "profile").replace("%", "%%")  # nsys expands %p, %h, %q{...}
+    return ["profile", *offered, f"--output={output}"]
+
+
+def nsys_error(folder: Path, ended: Ended) -> str:
+    """What nsys itself got wrong, in words, or "": a program that fails or dies under it still leaves a report."""
+    if ended.problem or ended.code is None or (folder / REPORT).exists() or (folder / STREAM).exists():
+        return ""
+    said = last_line(folder)
+    log = f"{short(folder)}/worker.log"
+    if ended.code == 0:
+        return f"nsys ended with exit 0 and wrote no report{said}; `perfgate doctor` checks it, {log} holds all it said"
+    return f"nsys failed (exit {ended.code}) and wrote no report{said}; `perfgate doctor` checks it, {log} holds all it said"
+
+
+def ready_report(facts: NsysFacts, folder: Path) -> Path:
+    """The report in ``folder``, imported from a left-over .qdstrm where nsys could not do that itself.
+
+    Raises :class:`ProfilerError` that names what is missing.
+    """
+    report, stream = folder / REPORT, folder / STREAM
+    if report.exists():
+        return report
+    if facts.importer is None:
+        text = f"nsys left {STREAM}, which was never imported: {facts.importer_problem}"
+        raise ProfilerError(text, facts.importer_mend)
+    code, said = _tool([str(facts.importer), "-i", str(stream), "-o", str(report)])
+    if not report.exists():
+        raise ProfilerError(f"nsys left {STREAM} and its importer failed (exit {code}): {said}", f"ldd {facts.importer}")
+    return report
+
+
+def export(facts: NsysFacts, report: Path, target: Path) -> None:
+    """Exports ``report`` to SQLite at ``target``; never reuses a file that was there.
+
+    Raises :class:`ProfilerError` where nsys fails, writes nothing, or writes something else.
+    """
+    target.unlink(missing_ok=True)
+    command = [str(facts.path), "export", "--type=sqlite", "--force-overwrite=true", f"--output={target}", str(report)]
+    code, said = _tool(command)
+    again = f"nsys export --type sqlite {report.name}"
+    if code != 0:
+        raise ProfilerError(f"nsys export failed (exit {code}): {said}", f"try by hand: {again} (--keep-rep keeps the report)")
+    if not target.exists():
+        raise ProfilerError(f"nsys export ended with exit 0 and wrote no file: {said}", f"try by hand: {again}")
+    with target.open("rb") as file:
+        if file.read(len(SQLITE_MAGIC)) != SQLITE_MAGIC:
+            raise ProfilerError("nsys export wrote a file that is no SQLite database", "is the disk full? `df -h .`")
+
+
+def _tool(command: Sequence[str]) -> tuple[int, str]:
+    """(exit status, last line said) of an nsys tool; a timeout or a failed start reads as a failure."""
+    try:
+        ran = subprocess.run(
+            command, capture_output=True, timeout=EXPORT_SECONDS, env=for_tools(), stdin=subprocess.DEVNULL, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return -1, f"no end after {EXPORT_SECONDS:g} s"
+    except OSError as error:
+        return -1, error.strerror or str(error)
+    said = (ran.stderr + b"\n" + ran.stdout).decode(errors="replace").replace("\r", "\n").splitlines()
+    return ran.returncode, next((line.strip()[:300] for line in reversed(said) if line.strip()), "it said nothing")

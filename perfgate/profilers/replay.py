@@ -1,0 +1,66 @@
+"""A stored run stands in for the GPU: its captures are copied instead of run, so the whole gate works without one."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from perfgate.errors import PerfgateError, UsageError
+from perfgate.model import Capture, RunSpec
+from perfgate.profilers.child import Ended, prepare, settle, short
+from perfgate.profilers.spec_file import CAPTURE, SPEC, load_capture, load_spec
+
+CAPTURES = "captures"
+
+
+@dataclass(frozen=True)
+class ReplayProfiler:
+    """Answers each spec with the capture of the same id from the run directory ``stored``.
+
+    Raises :class:`UsageError` where ``stored`` holds no captures at all.
+    """
+
+    stored: Path
+    name: str = "replay"
+
+    def __post_init__(self) -> None:
+        if not any(self.stored.glob(f"{CAPTURES}/*/{SPEC}")):
+            raise UsageError(f"{self.stored} holds no stored captures", f"name a run directory that has {CAPTURES}/<id>/{SPEC}")
+
+    def capture(self, spec: RunSpec, folder: Path, *, timeout_s: float) -> Capture:  # noqa: ARG002 - nothing runs
+        """See :class:`perfgate.profilers.Profiler`; a capture that is not stored, or not of these variants, is an error."""
+        source = self.stored / CAPTURES / spec.id
+        try:
+            prepare(spec, folder)
+        except OSError as error:
+            text = f"can't write {short(folder)}: {error.strerror or error}; free space or choose another --out"
+            return Capture(spec, short(folder), error=text)
+        try:
+            stored = load_capture(source / CAPTURE)
+            problem = unlike(load_spec(source / SPEC), spec) or stored.error
+        except PerfgateError as error:
+            return settle(spec, folder, Ended(0, 0.0), error=f"the stored run has no usable {CAPTURES}/{spec.id}: {error.text}")
+        if not problem:
+            for path in source.iterdir():
+                if path.is_file() and path.name not in (CAPTURE, SPEC):
+                    shutil.copy2(path, folder / path.name)
+        spec = replace(spec, device=stored.spec.device, profiler=stored.spec.profiler)
+        return settle(spec, folder, Ended(0, stored.wall_seconds), trace="" if problem else stored.trace, error=problem)
+
+
+def stored_specs(stored: Path) -> tuple[RunSpec, ...]:
+    """The specs of all captures in a run directory, by id: what it can answer, and on which device it ran."""
+    return tuple(load_spec(path) for path in sorted(stored.glob(f"{CAPTURES}/*/{SPEC}")))
+
+
+def unlike(stored: RunSpec, asked: RunSpec) -> str:
+    """Why the stored capture does not answer what is asked, or ""."""
+    if (stored.purpose, stored.mode) != (asked.purpose, asked.mode):
+        return (
+            f"the stored {asked.id} is {stored.purpose}/{stored.mode}, asked was {asked.purpose}/{asked.mode}; record it again"
+        )
+    lacking = [variant.name for variant in asked.variants if variant not in stored.variants]
+    if lacking:
+        return f"the stored {asked.id} lacks {lacking[0]} ({len(lacking)} of {len(asked.variants)}); record it again"
+    return ""
