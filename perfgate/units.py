@@ -14,6 +14,7 @@ MISSING = "–"  # not measured; never "0"
 MINUS = "−"
 
 _TIME = (("ns", 1.0), ("us", 1e3), ("ms", 1e6), ("s", 1e9))
+_TOO_LONG = 1e7  # a figure this large takes the next unit
 _BYTES = (("B", 1.0), ("KiB", 2.0**10), ("MiB", 2.0**20), ("GiB", 2.0**30), ("TiB", 2.0**40))
 
 
@@ -33,7 +34,7 @@ class Scale:
 
 
 def time_scale(values: Iterable[float | None]) -> Scale:
-    """The scale for a column of ns: the median's unit, with three digits of the smallest value (at most 3 decimals)."""
+    """The scale for a column of ns: the smallest figure's unit with three digits of it, while the largest fits."""
     return _scale(values, _TIME)
 
 
@@ -88,7 +89,8 @@ def _scale(values: Iterable[float | None], ladder: tuple[tuple[str, float], ...]
     present = sorted(abs(value) for value in values if value is not None and not math.isnan(value) and value != 0)
     if not present:
         return Scale(*ladder[0], 0)
-    unit, divisor = _rung(present[len(present) // 2], ladder)
+    fitting = [rung for rung in ladder if present[-1] / rung[1] < _TOO_LONG] or [ladder[-1]]
+    unit, divisor = max(fitting[0], _rung(present[0], ladder), key=lambda rung: rung[1])
     decimals = 0 if divisor == 1.0 else min(3, _decimals(present[0] / divisor))
     return Scale(unit, divisor, decimals)
 
