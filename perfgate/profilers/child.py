@@ -20,6 +20,9 @@ from perfgate.profilers.spec_file import CAPTURE, DONE, SPEC, WORKER_LOG, dump_c
 GRACE_SECONDS = 3.0  # between SIGTERM and SIGKILL
 _MARK = "PERFGATE_CHILD"  # in the environment of everything a child starts: nsys's agent leaves our process group
 
+# every file that a capture may leave in its folder
+OURS = (SPEC, DONE, CAPTURE, WORKER_LOG, "results.jsonl", "trace.*", "profile.*", "full.sqlite*")
+
 
 @dataclass(frozen=True)
 class Ended:
@@ -38,7 +41,7 @@ def worker_command(folder: Path) -> list[str]:
 def run_worker(spec: RunSpec, folder: Path, *, timeout_s: float, before: Sequence[str] = ()) -> Ended:
     """Writes the spec and runs its worker to the end, ``before`` (a profiler's command) in front of it.
 
-    Whatever an earlier run left in ``folder`` is removed first, so that no stale file can pass for a new one.
+    What an earlier run left in ``folder`` is removed first, so that no stale file can pass for a new one.
     """
     try:
         prepare(spec, folder)
@@ -49,10 +52,10 @@ def run_worker(spec: RunSpec, folder: Path, *, timeout_s: float, before: Sequenc
 
 
 def prepare(spec: RunSpec, folder: Path) -> None:
-    """An empty ``folder`` (of files) with the spec in it. Raises ``OSError``."""
+    """``folder`` with the spec in it and without what an earlier capture left there. Raises ``OSError``."""
     folder.mkdir(parents=True, exist_ok=True)
-    for stale in folder.iterdir():
-        if stale.is_file() or stale.is_symlink():
+    for pattern in OURS:
+        for stale in folder.glob(pattern):
             stale.unlink()
     dump_spec(spec, folder / SPEC)
 
