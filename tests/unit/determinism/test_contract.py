@@ -67,8 +67,8 @@ def test_one_error_lists_every_violation():
     with pytest.raises(ContractError) as raised:
         contract.check(environ, "deterministic", options=["--tp-comm-overlap"])
 
-    assert 3 == raised.value.text.count("\n  - ")
-    assert "unset NCCL_ALGO CUBLAS_WORKSPACE_CONFIG" == raised.value.mend
+    assert raised.value.text.count("\n  - ") == 3
+    assert raised.value.mend == "unset NCCL_ALGO CUBLAS_WORKSPACE_CONFIG"
 
 
 def test_the_default_arm_must_not_inherit_the_deterministic_one():
@@ -79,7 +79,7 @@ def test_the_default_arm_must_not_inherit_the_deterministic_one():
 def test_a_child_of_the_default_arm_keeps_what_is_the_users_own():
     child = contract.child_environment({"NCCL_ALGO": "Tree", "CUBLAS_WORKSPACE_CONFIG": ":16:8", "HOME": "/h"}, "default")
 
-    assert {"NCCL_ALGO": "Tree", "HOME": "/h"} == child
+    assert child == {"NCCL_ALGO": "Tree", "HOME": "/h"}
 
 
 def test_a_child_of_the_deterministic_arm_is_filled():
@@ -91,7 +91,7 @@ def test_a_child_of_the_deterministic_arm_is_filled():
 
 def test_variables_say_what_must_be_unset():
     assert dict.fromkeys(NAMES) == contract.variables("default")
-    assert ":4096:8" == contract.variables("deterministic")["CUBLAS_WORKSPACE_CONFIG"]
+    assert contract.variables("deterministic")["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
 
 
 def test_an_unknown_mode_is_an_error():
@@ -123,8 +123,8 @@ def test_apply_fills_and_is_idempotent():
         second = contract.apply("deterministic")
 
         assert {"NCCL_ALGO", "NVTE_ALLOW_NONDETERMINISTIC_ALGO", "CUBLAS_WORKSPACE_CONFIG"} == set(first.filled)
-        assert {} == second.filled
-        assert ":4096:8" == os.environ["CUBLAS_WORKSPACE_CONFIG"]
+        assert second.filled == {}
+        assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
         assert torch.are_deterministic_algorithms_enabled()
         assert not torch.is_deterministic_algorithms_warn_only_enabled()
         assert not flags()["fill_uninitialized_memory"]
@@ -138,23 +138,33 @@ def test_both_arms_are_set_explicitly(monkeypatch):
         with contract.policy("default") as applied:
             assert not torch.are_deterministic_algorithms_enabled()
             assert "CUBLAS_WORKSPACE_CONFIG" not in os.environ
-            assert {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"} == applied.removed
+            assert applied.removed == {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
         assert torch.is_deterministic_algorithms_warn_only_enabled()
-        assert ":4096:8" == os.environ["CUBLAS_WORKSPACE_CONFIG"]
+        assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
     finally:
         torch.use_deterministic_algorithms(False)
 
 
 def test_nested_modes_and_exceptions_restore_in_order():
-    with pytest.raises(ZeroDivisionError), contract.policy("deterministic", memory_fill=True):
-        with pytest.raises(ZeroDivisionError), contract.policy("default"):
-            assert not torch.are_deterministic_algorithms_enabled()
-            _ = 1 / 0
-        assert torch.are_deterministic_algorithms_enabled()
-        assert flags()["fill_uninitialized_memory"]
-        assert ":4096:8" == os.environ["CUBLAS_WORKSPACE_CONFIG"]
-        _ = 1 / 0
+    seen = []
 
+    def inner():
+        with contract.policy("default"):
+            seen.append(("inner", torch.are_deterministic_algorithms_enabled(), os.environ.get("CUBLAS_WORKSPACE_CONFIG")))
+            raise ZeroDivisionError
+
+    def outer():
+        with contract.policy("deterministic", memory_fill=True):
+            with pytest.raises(ZeroDivisionError):
+                inner()
+            seen.append(("outer", flags()["fill_uninitialized_memory"], os.environ.get("CUBLAS_WORKSPACE_CONFIG")))
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        outer()
+
+    expected = [("inner", False, None), ("outer", True, ":4096:8")]
+    assert expected == seen
     assert not torch.are_deterministic_algorithms_enabled()
 
 
@@ -172,20 +182,20 @@ def test_nothing_is_changed_when_it_fails(monkeypatch):
 def test_an_initialised_cuda_refuses_a_change_but_not_what_is_already_so(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
 
-    with pytest.raises(ContractError, match="CUDA is already initialised.*CUBLAS_WORKSPACE_CONFIG"):
+    with pytest.raises(ContractError, match=r"CUDA is already initialised.*CUBLAS_WORKSPACE_CONFIG"):
         contract.apply("deterministic")
     for name, value in contract.variables("deterministic").items():
         if value is not None:
             monkeypatch.setenv(name, value)
     with contract.policy("deterministic") as applied:
-        assert {} == applied.filled
+        assert applied.filled == {}
 
 
 def test_variables_stay_when_cuda_was_initialised_meanwhile(monkeypatch):
     with contract.policy("deterministic"):
         monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
 
-    assert ":4096:8" == os.environ["CUBLAS_WORKSPACE_CONFIG"]
+    assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
     for name in NAMES:
         os.environ.pop(name, None)
 
@@ -193,7 +203,7 @@ def test_variables_stay_when_cuda_was_initialised_meanwhile(monkeypatch):
 def test_a_project_extends_the_contract():
     own = STANDARD.extended([Variable("MY_DETERMINISTIC", "yes", "yes", "yes")], {"my-fusion": "it is racy"})
 
-    assert "yes" == contract.child_environment({}, "deterministic", own)["MY_DETERMINISTIC"]
+    assert contract.child_environment({}, "deterministic", own)["MY_DETERMINISTIC"] == "yes"
     with pytest.raises(ContractError, match="it is racy"):
         contract.check({}, "deterministic", options=["--my-fusion"], contract=own)
 
@@ -210,4 +220,4 @@ def test_a_launcher_needs_no_torch():
         "sys.exit('torch' in sys.modules or 'pandas' in sys.modules)"
     )
 
-    assert 0 == subprocess.run([sys.executable, "-c", code], check=False).returncode
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
