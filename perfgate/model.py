@@ -89,6 +89,7 @@ class ProcessSample:
     host_ns: tuple[int, ...]
     ops: tuple[int, ...]
     kernels: str = ""  # digest of the ordered (name, grid, block) launch list, equal over instances; "mixed" if not
+    step_wall_ns: tuple[int, ...] = ()  # unprofiled confirmation children only, whose other tuples are empty
 
 
 @dataclass(frozen=True)
