@@ -34,7 +34,7 @@ class Scale:
 
 
 def time_scale(values: Iterable[float | None]) -> Scale:
-    """The scale for a column of ns: the smallest figure's unit with three digits of it, while the largest fits."""
+    """The scale for a column of ns: the smallest figure's unit with four digits of it, while the largest fits."""
     return _scale(values, _TIME)
 
 
@@ -91,7 +91,7 @@ def _scale(values: Iterable[float | None], ladder: tuple[tuple[str, float], ...]
         return Scale(*ladder[0], 0)
     fitting = [rung for rung in ladder if present[-1] / rung[1] < _TOO_LONG] or [ladder[-1]]
     unit, divisor = max(fitting[0], _rung(present[0], ladder), key=lambda rung: rung[1])
-    decimals = 0 if divisor == 1.0 else min(3, _decimals(present[0] / divisor))
+    decimals = 0 if divisor == 1.0 else min(3, _decimals(present[0] / divisor, digits=4))
     return Scale(unit, divisor, decimals)
 
 
@@ -114,14 +114,11 @@ def _rung(size: float, ladder: tuple[tuple[str, float], ...]) -> tuple[str, floa
     return chosen
 
 
-def _decimals(size: float) -> int:
-    """Decimals that show three digits, four for what is over a hundred: 482.1, 48.2, 3.55."""
-    size = float(f"{size:.3g}") if size < 100 else size
-    if size >= 1000:
-        return 0
-    if size >= 10:
-        return 1
-    return 2 if size >= 1 else 3
+def _decimals(size: float, digits: int = 3) -> int:
+    """Decimals that show ``digits`` digits, and always one of what is between a hundred and a thousand: 482.1, 48.2, 3.55."""
+    rounded = float(f"{size:.{digits}g}")
+    whole = len(f"{rounded:.0f}") if rounded >= 1 else 0
+    return max(digits - whole, 1 if whole == 3 else 0)
 
 
 def _signed(text: str) -> str:

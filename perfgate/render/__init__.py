@@ -75,10 +75,10 @@ def write_exports(result: GateResult, exports: Iterable[Export]) -> list[Path]:
 
 def write(path: Path, text: str) -> Path:
     """Writes ``text`` as UTF-8 in one step: a reader sees the old file or the new one. Raises :class:`UsageError`."""
-    if path.exists() and not path.is_file():  # /dev/stdout, a pipe
-        path.write_text(text, encoding="utf-8")
-        return path
     try:
+        if path.exists() and not path.is_file():  # /dev/stdout, a pipe: nothing to replace
+            path.write_text(text, encoding="utf-8")
+            return path
         handle, name = tempfile.mkstemp(dir=path.absolute().parent, prefix=f".{path.name}.")
         try:
             with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as stream:

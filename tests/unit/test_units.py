@@ -76,7 +76,7 @@ def test_overhead_of_a_ratio_and_of_none():
 def test_a_column_shares_its_unit_and_decimals():
     values = [1_028_900, 482_100, 3_550, None]
     scale = units.time_scale(values)
-    expected = ["us", "1028.90", "482.10", "3.55", "–"]
+    expected = ["us", "1028.900", "482.100", "3.550", "–"]
 
     assert expected == [scale.unit, *(scale.format(value) for value in values)]
 
@@ -89,7 +89,7 @@ def test_a_column_without_figures_has_a_scale_that_shows_them_missing():
 
 def test_a_column_of_bytes():
     scale = units.byte_scale([2**20, 3 * 2**20])
-    expected = ("MiB", "3.00")
+    expected = ("MiB", "3.000")
 
     assert expected == (scale.unit, scale.format(3 * 2**20))
 
