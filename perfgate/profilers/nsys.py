@@ -44,44 +44,47 @@ class NsysProfiler:
     def capture(self, spec: RunSpec, folder: Path, *, timeout_s: float) -> Capture:
         """See :class:`perfgate.profilers.Profiler`; the trace is ``trace.sqlite``, slimmed and without the environment."""
         spec = replace(spec, profiler=self.name)
-        with self._cleaned(folder):
-            before = [str(self.facts.path), *profile_arguments(self.facts, folder, on_gpu=spec.device != "cpu")]
+        with cleaned(folder, keep_report=self.keep_report):
+            before = [str(self.facts.path), *profile_arguments(self.facts, folder, capture_range=spec.device != "cpu")]
             ended = run_worker(spec, folder, timeout_s=timeout_s, before=before)
             error = nsys_error(folder, ended) or worker_error(folder, ended, timeout_s)
             if not error:
-                error = self._make_trace(folder) or missing_from(folder / TRACE, spec, folder)
+                error = make_trace(self.facts, folder) or missing_from(folder / TRACE, spec, folder)
             trace = TRACE if (folder / TRACE).exists() else ""
             return settle(spec, folder, ended, trace=trace, error=error)
 
-    def _make_trace(self, folder: Path) -> str:
-        """Report, export, slim; what failed, in words, or ""."""
-        from perfgate.traces.slim import slim
 
-        full = folder / "full.sqlite"
-        try:
-            export(self.facts, ready_report(self.facts, folder), full)
-            slim(full, folder / TRACE)
-        except PerfgateError as error:
-            return f"{error.text}; {error.mend}" if error.mend else error.text
-        except OSError as error:
-            return f"can't write {short(folder)}: {error.strerror or error}; free space or choose another --out"
-        return ""
-
-    @contextmanager
-    def _cleaned(self, folder: Path) -> Iterator[None]:
-        try:
-            yield
-        finally:
-            for pattern in ("full.sqlite*", "*.qdstrm", *(() if self.keep_report else ("*.nsys-rep",))):
-                for path in folder.glob(pattern):
-                    path.unlink(missing_ok=True)
+@contextmanager
+def cleaned(folder: Path, *, keep_report: bool = False) -> Iterator[None]:
+    """Whatever happens inside, only the slim trace stays: raw files embed the whole environment."""
+    try:
+        yield
+    finally:
+        for pattern in ("full.sqlite*", "*.qdstrm", *(() if keep_report else ("*.nsys-rep",))):
+            for path in folder.glob(pattern):
+                path.unlink(missing_ok=True)
 
 
-def profile_arguments(facts: NsysFacts, folder: Path, *, on_gpu: bool) -> list[str]:
+def make_trace(facts: NsysFacts, folder: Path) -> str:
+    """Makes ``trace.sqlite`` of what nsys left in ``folder``: import, export, slim. What failed, in words, or ""."""
+    from perfgate.traces.slim import slim
+
+    full = folder / "full.sqlite"
+    try:
+        export(facts, ready_report(facts, folder), full)
+        slim(full, folder / TRACE)
+    except PerfgateError as error:
+        return f"{error.text}; {error.mend}" if error.mend else error.text
+    except OSError as error:
+        return f"can't write {short(folder)}: {error.strerror or error}; free space or choose another --out"
+    return ""
+
+
+def profile_arguments(facts: NsysFacts, folder: Path, *, capture_range: bool) -> list[str]:
     """What stands between nsys and the program, as far as this version offers it.
 
-    Without a GPU nobody calls cudaProfilerStart, so no capture range is set (with one: exit 0 and no report). cuda is traced
-    even there: --trace=nvtx alone has been seen to hang.
+    ``capture_range`` is for programs that call cudaProfilerStart and Stop. Nobody does so without a GPU, and no foreign
+    program does (with it: exit 0 and no report). cuda is traced even on a CPU: --trace=nvtx alone has been seen to hang.
     """
     wanted = [
         "--trace=cuda,nvtx",
@@ -91,7 +94,7 @@ def profile_arguments(facts: NsysFacts, folder: Path, *, on_gpu: bool) -> list[s
         "--discard-environment=true",
         "--force-overwrite=true",
     ]
-    if on_gpu:
+    if capture_range:
         wanted += ["--capture-range=cudaProfilerApi", "--capture-range-end=stop"]
     offered = [flag for flag in wanted if facts.offers(flag.split("=")[0])]
     output = str(folder.resolve() / "profile").replace("%", "%%")  # nsys expands %p, %h, %q{...}
@@ -136,7 +139,9 @@ def export(facts: NsysFacts, report: Path, target: Path) -> None:
     code, said = _tool(command)
     again = f"nsys export --type sqlite {report.name}"
     if code != 0:
-        raise ProfilerError(f"nsys export failed (exit {code}): {said}", f"try by hand: {again} (--keep-rep keeps the report)")
+        raise ProfilerError(
+            f"nsys export failed (exit {code}): {said}", f"try by hand: {again} (--keep-report keeps the report)"
+        )
     if not target.exists():
         raise ProfilerError(f"nsys export ended with exit 0 and wrote no file: {said}", f"try by hand: {again}")
     with target.open("rb") as file:
