@@ -1,0 +1,174 @@
+"""From a trace to one row per range instance: busy, span, sum, idle, ops and host time. Pure: no I/O, no clock."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from perfgate.errors import UsageError
+from perfgate.measure import attribution as attributing
+from perfgate.measure import joins, rules, sweep
+from perfgate.measure.rules import Attribution
+from perfgate.traces import schema
+
+__all__ = ["Attribution", "Leftover", "Measurement", "display_name", "measure"]
+
+Mask = NDArray[np.bool_]
+_LAUNCHING = r"LaunchKernel|LaunchCooperativeKernel|GraphLaunch"
+
+
+@dataclass(frozen=True)
+class Leftover:
+    """GPU work that no range claims, and why. ``share`` is of all GPU time in the trace (sums, not unions), 0 to 1."""
+
+    reason: str
+    ops: int
+    gpu_ns: int
+    share: float
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """What one trace says about its ranges.
+
+    ``instances`` has the columns of ``schema.INSTANCES``, ordered by process, start and nesting. ``ops`` has those of
+    ``schema.ATTRIBUTED`` where asked for, else it is ``None``. ``unattributed`` is GPU work in no range; ``excluded`` counts
+    ranges that are left out and calls or operations without their counterpart, each with its reason.
+    """
+
+    instances: pd.DataFrame
+    ops: pd.DataFrame | None
+    unattributed: tuple[Leftover, ...]
+    excluded: tuple[tuple[str, int], ...]
+    notes: tuple[str, ...]
+
+
+def display_name(domain: str, name: str) -> str:
+    """``domain:name``, plain in the default domain."""
+    return f"{domain}:{name}" if domain else name
+
+
+def measure(
+    trace: schema.Trace, *, attribution: Attribution = "auto", match: str | None = None, detail: bool = False
+) -> Measurement:
+    """Attributes GPU work to ranges (MEASURING.md's rules) and sums it up per instance.
+
+    ``attribution`` forces one rule; ``match`` keeps the ranges whose ``domain:name`` the regular expression finds; ``detail``
+    adds the operations of each instance. Raises :class:`UsageError` for a ``match`` that is no regular expression.
+    """
+    every = trace.ranges
+    rule = rules.choose(every, attribution)
+    usable = every["closed"].to_numpy()
+    ranges, rule = every[usable], rule[usable]
+    order = _order(ranges)
+    ranges, rule = ranges.iloc[order].reset_index(drop=True), rule[order]
+    wanted = _wanted(ranges, match)
+    launch, ambiguous = joins.launch_of(trace.ops, trace.launches)
+    work = attributing.launched(trace.ops, trace.launches, launch)
+    found = attributing.attribute(ranges, rule, work, len(trace.ops), wanted & detail)
+    number = np.cumsum(wanted) - 1
+    instances = _instances(ranges, rule, found.totals, wanted, trace.has_gpu)
+    left_out = int(np.count_nonzero(ranges["domain"].to_numpy() == rules.LEFT_OUT_DOMAIN))
+    excluded = {
+        "range without an end: never ended, or still open when profiling stopped": int(np.count_nonzero(~usable)),
+        f"range of domain {rules.LEFT_OUT_DOMAIN}: known, its GPU work is counted nowhere else": left_out,
+        "kernel or graph launch without GPU work in the capture": _lost(trace, launch) if trace.has_gpu else 0,
+        "correlation id used more than once in a process: the last call before the operation was taken": ambiguous,
+    }
+    return Measurement(
+        instances=instances,
+        ops=_detail(trace.ops, number, found.members) if detail else None,
+        unattributed=_leftovers(trace.ops, launch, found.covered),
+        excluded=tuple((reason, count) for reason, count in excluded.items() if count),
+        notes=_notes(trace),
+    )
+
+
+def _order(ranges: pd.DataFrame) -> NDArray[np.int64]:
+    keys = ("kind", "end_thread", "name", "domain", "thread")
+    codes = [pd.factorize(ranges[key], sort=True)[0] for key in keys]
+    return np.lexsort((*codes, -ranges["end"].to_numpy(), ranges["start"].to_numpy(), ranges["process"].to_numpy()))
+
+
+def _wanted(ranges: pd.DataFrame, match: str | None) -> Mask:
+    wanted: Mask = ranges["domain"].to_numpy() != rules.LEFT_OUT_DOMAIN
+    if match is None:
+        return wanted
+    try:
+        pattern = re.compile(match)
+    except re.error as error:
+        raise UsageError(
+            f"{match!r} is not a regular expression: {error}", "quote it, and escape ( [ + * with a backslash"
+        ) from None
+    names = pd.MultiIndex.from_arrays([ranges["domain"], ranges["name"]])
+    codes, unique = names.factorize()
+    hits = np.array([bool(pattern.search(display_name(domain, name))) for domain, name in unique], dtype=bool)
+    return wanted & (hits[codes] if len(hits) else wanted)
+
+
+def _instances(ranges: pd.DataFrame, rule: NDArray[np.int8], totals: sweep.Totals, wanted: Mask, has_gpu: bool) -> pd.DataFrame:
+    kept = ranges[wanted]
+    count = len(kept)
+    unknown = np.full(count, -1, dtype=np.int64)
+    busy, span = (totals.busy[wanted], totals.span[wanted]) if has_gpu else (unknown, unknown)
+    frame = {
+        "instance": np.arange(count),
+        "domain": kept["domain"].to_numpy(),
+        "name": kept["name"].to_numpy(),
+        "process": kept["process"].to_numpy(),
+        "thread": kept["thread"].to_numpy(),
+        "start": kept["start"].to_numpy(),
+        "host_ns": kept["end"].to_numpy() - kept["start"].to_numpy(),
+        "busy_ns": busy,
+        "span_ns": span,
+        "sum_ns": totals.sum[wanted] if has_gpu else unknown,
+        "idle_ns": span - busy if has_gpu else unknown,
+        "ops": totals.ops[wanted] if has_gpu else unknown,
+        "rule": np.array(rules.RULES, dtype=object)[rule[wanted]],
+    }
+    return schema.check(pd.DataFrame(frame), schema.INSTANCES, "instances")
+
+
+def _detail(ops: pd.DataFrame, number: NDArray[np.int64], members: tuple[NDArray[np.int64], NDArray[np.int64]]) -> pd.DataFrame:
+    owner, row = members
+    frame = ops.iloc[row].reset_index(drop=True)
+    frame["instance"] = number[owner]
+    scope = pd.factorize(frame["device"], sort=True)[0] + np.int64(frame["device"].nunique()) * number[owner]
+    start, end = frame["start"].to_numpy(), frame["end"].to_numpy()
+    order = np.lexsort((np.arange(len(frame)), start, scope))
+    exclusive = np.empty(len(frame), dtype=np.int64)
+    exclusive[order] = sweep.gained_per_owner(scope[order], start[order], end[order])
+    frame["exclusive_ns"] = exclusive
+    return schema.check(frame, schema.ATTRIBUTED, "attributed operations")
+
+
+def _leftovers(ops: pd.DataFrame, launch: NDArray[np.int64], covered: Mask) -> tuple[Leftover, ...]:
+    took = (ops["end"] - ops["start"]).to_numpy()
+    every = int(took.sum())
+    found = []
+    for reason, some in (
+        ("launched outside every range", (launch >= 0) & ~covered),
+        ("its launch is not in the capture", launch < 0),
+    ):
+        if some.any():
+            lost = int(took[some].sum())
+            found.append(Leftover(reason, int(np.count_nonzero(some)), lost, lost / every if every else 0.0))
+    return tuple(found)
+
+
+def _lost(trace: schema.Trace, launch: NDArray[np.int64]) -> int:
+    names = trace.launches["name"]
+    launching = [name for name in names.unique() if re.search(_LAUNCHING, name)]
+    answered = np.zeros(len(names), dtype=bool)
+    answered[launch[launch >= 0]] = True
+    return int(np.count_nonzero(names.isin(launching).to_numpy() & ~answered))
+
+
+def _notes(trace: schema.Trace) -> tuple[str, ...]:
+    if trace.has_gpu:
+        return trace.notes
+    return (*trace.notes, "the capture holds no GPU activity: busy and span are unknown, only host time is given")

@@ -1,0 +1,196 @@
+"""Which GPU operations belong to which range: their launching API call lies inside it, by the range's rule."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from perfgate.measure import rules, sweep
+from perfgate.measure.codes import factorize_rows
+
+Ints = NDArray[np.int64]
+Mask = NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Launched:
+    """GPU operations with the API call that launched each, by the call's begin. ``row`` is the place in ``trace.ops``."""
+
+    row: Ints
+    begin: Ints  # of the API call
+    finish: Ints
+    start: Ints  # on the GPU
+    end: Ints
+    device: Ints
+    process: Ints
+    thread: Ints
+
+    def at(self, places: Ints) -> Launched:
+        """The operations at ``places``, in that order."""
+        if len(places) == len(self.row):
+            return self
+        return Launched(*(getattr(self, name)[places] for name in self.__dataclass_fields__))
+
+
+def launched(ops: pd.DataFrame, launches: pd.DataFrame, launch: Ints) -> Launched:
+    """The operations whose launch is known (``launch`` >= 0), ordered by its begin (ties: GPU start and end, then row)."""
+    known = np.flatnonzero(launch >= 0)
+    call = launch[known]
+    begin, start, end = launches["start"].to_numpy()[call], ops["start"].to_numpy()[known], ops["end"].to_numpy()[known]
+    order = np.lexsort((known, end, start, begin))
+    known, call = known[order], call[order]
+    return Launched(
+        row=known,
+        begin=begin[order],
+        finish=launches["end"].to_numpy()[call],
+        start=start[order],
+        end=end[order],
+        device=ops["device"].to_numpy()[known],
+        process=launches["process"].to_numpy()[call],
+        thread=launches["thread"].to_numpy()[call],
+    )
+
+
+@dataclass(frozen=True)
+class Attributed:
+    """What every range got. ``members`` are (range, op row) pairs in launch order, of the ranges asked for."""
+
+    totals: sweep.Totals
+    covered: Mask  # per row of trace.ops: some range claims it
+    members: tuple[Ints, Ints]
+
+
+def attribute(ranges: pd.DataFrame, rule: NDArray[np.int8], work: Launched, ops: int, listed: Mask) -> Attributed:
+    """Totals per row of ``ranges``, what is covered of ``ops`` operations, and the members of the ``listed`` ranges."""
+    totals = sweep.Totals.none(len(ranges))
+    covered = np.zeros(ops, dtype=bool)
+    twofold = (rule == rules.CROSS_THREAD) & (ranges["thread"] != ranges["end_thread"]).to_numpy()
+    halves: list[tuple[Ints, ...]] = []
+    members: list[tuple[Ints, Ints]] = []
+    for window in _windows(ranges, rule, work):
+        loose = window.straddled | twofold[window.ranges]
+        window.add_plain(~loose, totals, covered)
+        for owner, place in window.pairs(np.flatnonzero(loose)):
+            covered[window.work.row[place]] = True
+            parts = owner, window.work.start[place], window.work.end[place], window.work.device[place]
+            both = twofold[owner]
+            halves.append(tuple(part[both] for part in parts))
+            _add_loose(totals, *(part[~both] for part in parts))
+        members.extend((owner, place) for owner, place in window.member_rows(listed))
+    if halves:
+        _add_loose(totals, *(np.concatenate(part) for part in zip(*halves, strict=True)))
+    return Attributed(totals, covered, _in_launch_order(members, work))
+
+
+@dataclass(frozen=True)
+class _Window:
+    """Ranges of one scope (a thread or a process) over its operations: ``[low, high)`` each, in launch order.
+
+    ``straddled`` marks ranges in whose window some API call ends only after the range: such calls are not inside.
+    """
+
+    ranges: Ints  # places in the ranges frame
+    limit: Ints  # the ranges' ends
+    work: Launched
+    low: Ints
+    high: Ints
+    straddled: Mask
+
+    def add_plain(self, plain: Mask, totals: sweep.Totals, covered: Mask) -> None:
+        """Adds the ranges whose window is exactly what belongs to them."""
+        low, high, work = self.low[plain], self.high[plain], self.work
+        for device in np.unique(work.device):
+            there = work.device == device
+            if there.all():
+                totals.take(self.ranges[plain], sweep.windows(work.start, work.end, low, high))
+                continue
+            count = np.append(0, np.cumsum(there))
+            totals.take(self.ranges[plain], sweep.windows(work.start[there], work.end[there], count[low], count[high]))
+        size = len(work.row) + 1
+        depth = np.cumsum(np.bincount(low, minlength=size) - np.bincount(high, minlength=size))[:-1]
+        covered[work.row[depth > 0]] = True
+
+    def pairs(self, chosen: Ints) -> Iterator[tuple[Ints, Ints]]:
+        """(range, place in ``work``) of the ``chosen`` windows, calls that outlive their range left out, in portions."""
+        low, high = self.low[chosen], self.high[chosen]
+        for some in sweep.portions(high - low):
+            owner, place = sweep.expand(low[some], high[some])
+            owner = chosen[some][owner]
+            inside = self.work.finish[place] <= self.limit[owner]
+            yield self.ranges[owner[inside]], place[inside]
+
+    def member_rows(self, listed: Mask) -> Iterator[tuple[Ints, Ints]]:
+        """(range, op row) of the ``listed`` ranges."""
+        for owner, place in self.pairs(np.flatnonzero(listed[self.ranges])):
+            yield owner, self.work.row[place]
+
+
+def _windows(ranges: pd.DataFrame, rule: NDArray[np.int8], work: Launched) -> Iterator[_Window]:
+    """One window list for each scope that has ranges. A cross-thread range comes twice, once per thread."""
+    start, end = ranges["start"].to_numpy(), ranges["end"].to_numpy()
+    process, thread, end_thread = (ranges[name].to_numpy() for name in ("process", "thread", "end_thread"))
+    whole = np.flatnonzero(rule == rules.PROCESS)
+    single = np.flatnonzero(rule != rules.PROCESS)
+    second = np.flatnonzero((rule == rules.CROSS_THREAD) & (thread != end_thread))
+    both = np.concatenate([single, second])
+    threads = np.concatenate([thread[single], end_thread[second]])
+    for places, mine, theirs in (
+        (whole, (process[whole],), (work.process,)),
+        (both, (process[both], threads), (work.process, work.thread)),
+    ):
+        for some, ops in _matched(mine, theirs):
+            yield _window(places[some], start, end, work.at(ops))
+
+
+def _matched(left: tuple[Ints, ...], right: tuple[Ints, ...]) -> Iterator[tuple[Ints, Ints]]:
+    """For each key on the left: its places there, and its places on the right, both in their order."""
+    if not len(left[0]):
+        return
+    count = len(left[0])
+    codes = factorize_rows(*(np.concatenate(pair) for pair in zip(left, right, strict=True)))
+    keys = int(codes.max()) + 1
+    (left_order, left_edge), (right_order, right_edge) = (
+        (np.argsort(part, kind="stable"), np.append(0, np.cumsum(np.bincount(part, minlength=keys))))
+        for part in (codes[:count], codes[count:])
+    )
+    for key in range(keys):
+        if left_edge[key] < left_edge[key + 1]:
+            yield left_order[left_edge[key] : left_edge[key + 1]], right_order[right_edge[key] : right_edge[key + 1]]
+
+
+def _window(places: Ints, start: Ints, end: Ints, work: Launched) -> _Window:
+    """Windows by the begin of the API calls, cut short where calls come one after another and the last outlives the range."""
+    limit = end[places]
+    low = np.searchsorted(work.begin, start[places], side="left")
+    high = np.maximum(low, np.searchsorted(work.begin, limit, side="right"))
+    latest = np.maximum.accumulate(work.finish)
+    inside = np.maximum(low, np.searchsorted(latest, limit, side="right"))
+    if np.array_equal(latest, work.finish):
+        return _Window(places, limit, work, low, np.minimum(high, inside), np.zeros(len(places), dtype=bool))
+    return _Window(places, limit, work, low, high, inside < high)
+
+
+def _add_loose(totals: sweep.Totals, owner: Ints, start: Ints, end: Ints, device: Ints) -> None:
+    """Adds loose (range, operation) pairs: sums and counts, and the union per device."""
+    for each in np.unique(device):
+        there = device == each
+        ranges, local = np.unique(owner[there], return_inverse=True)
+        begin, finish = start[there], end[there]
+        union, first, last = sweep.pairs(local, begin, finish, len(ranges))
+        sums = np.zeros(len(ranges), dtype=np.int64)
+        np.add.at(sums, local, finish - begin)
+        totals.take(ranges, sweep.Totals(np.bincount(local), sums, union, first, last))
+
+
+def _in_launch_order(members: list[tuple[Ints, Ints]], work: Launched) -> tuple[Ints, Ints]:
+    if not members:
+        return np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
+    owner, row = (np.concatenate(part) for part in zip(*members, strict=True))
+    position = np.zeros(int(work.row.max()) + 1 if len(work.row) else 1, dtype=np.int64)
+    position[work.row] = np.arange(len(work.row))
+    order = np.lexsort((position[row], owner))
+    return owner[order], row[order]
