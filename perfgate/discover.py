@@ -70,7 +70,7 @@ def _modules(paths: Sequence[str]) -> Iterable[ModuleType]:
         if path.is_dir():
             yield from _import_tree(name, path)
         else:
-            yield _guarded(text, lambda name=name, path=path: _import_file(name, path))  # type: ignore[misc]
+            yield _guarded(text, lambda name=name, path=path: _import_file(name, path))
 
 
 def _import_tree(package: str, folder: Path) -> list[ModuleType]:
@@ -89,7 +89,7 @@ def _import_tree(package: str, folder: Path) -> list[ModuleType]:
     modules = []
     for file in files:
         dotted = ".".join((package, *file.relative_to(folder).with_suffix("").parts))
-        modules.append(_guarded(str(file), lambda dotted=dotted: importlib.import_module(dotted)))  # type: ignore[misc]
+        modules.append(_guarded(str(file), lambda dotted=dotted: importlib.import_module(dotted)))
     return modules
 
 
@@ -121,11 +121,12 @@ def _ops_of(module: ModuleType) -> list[Op]:
     ops = [value for value in vars(module).values() if isinstance(value, Op)]
     for op in ops:
         if not op.source:
-            op.source = _readable(Path(module.__file__ or ""))
+            op.source = readable(Path(module.__file__ or ""))
     return ops
 
 
-def _readable(path: Path) -> str:
+def readable(path: Path) -> str:
+    """``path`` below the checkout, the wheel or the current folder; its bare name elsewhere: no path of this machine."""
     for root in (_PACKAGE.parent, _PACKAGE / "bundled", Path.cwd()):
         if path.is_relative_to(root):
             return str(path.relative_to(root))

@@ -86,24 +86,11 @@ class RunDirectory:
             raise UsageError(f"{self.path / 'run.json'} can't be read: {error}", "run again, or restore the file") from error
         return content
 
-    def write_capture(self, capture: Capture) -> None:
-        from pydantic import TypeAdapter
-
-        text = TypeAdapter(Capture).dump_json(capture, indent=1).decode()
-        self.write_text(f"{capture.folder}/capture.json", text)
-
     def captures(self) -> list[Capture]:
-        """The captures stored so far, in the order of their ids."""
-        from pydantic import TypeAdapter, ValidationError
+        """The captures stored so far, in the order of their ids. Raises :class:`PerfgateError` for a damaged one."""
+        from perfgate.profilers.spec_file import CAPTURE, load_capture
 
-        adapter = TypeAdapter(Capture)
-        found = []
-        for file in sorted(self.path.glob("captures/*/capture.json")):
-            try:
-                found.append(adapter.validate_json(file.read_bytes()))
-            except ValidationError as error:
-                raise UsageError(f"{file} is damaged: {error.error_count()} wrong fields", "run again") from error
-        return found
+        return [load_capture(file) for file in sorted(self.path.glob(f"captures/*/{CAPTURE}"))]
 
     def done(self, capture: Capture) -> dict[str, Any]:
         """What the worker said of each variant, by name; of a child that died, what it had said until then."""

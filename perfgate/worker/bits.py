@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import torch
 
@@ -16,15 +16,20 @@ from perfgate.worker.timing import synchronise
 
 
 def run(spec: RunSpec, jobs: list[Job], folder: Path) -> list[Outcome]:
-    """One outcome per job; each is also appended to ``results.jsonl`` at once, so that a crash loses only the rest."""
+    """One outcome per job; starts and ends are appended to ``results.jsonl`` at once, so that a crash has one culprit."""
     outcomes = []
     with (folder / "results.jsonl").open("a") as lines:
         for job in jobs:
+            _tell(lines, job.variant.name, {"status": "started", "text": "", "instances": 0})
             outcome = attempt(job, lambda job=job: _examine(job, spec))  # type: ignore[misc]
             outcomes.append(outcome)
-            lines.write(json.dumps({"variant": outcome.variant, **outcome.as_json()}) + "\n")
-            lines.flush()
+            _tell(lines, outcome.variant, outcome.as_json())
     return outcomes
+
+
+def _tell(lines: TextIO, variant: str, said: dict[str, Any]) -> None:
+    lines.write(json.dumps({"variant": variant, **said}) + "\n")
+    lines.flush()
 
 
 def _examine(job: Job, spec: RunSpec) -> Outcome:

@@ -1,0 +1,146 @@
+"""Evidence -> Comparisons that wait for their verdict: which implementation is judged, and all figures side by side. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from perfgate.compare import arm, effect
+from perfgate.evidence import Evidence
+from perfgate.model import Accuracy, ArmFigures, Bits, Comparison, Memory, Metric, Reason, Variant
+from perfgate.registry import Registry
+
+
+def assemble(
+    variants: Iterable[Variant], evidence: Mapping[str, Evidence], registry: Registry, metrics: Mapping[str, Metric]
+) -> tuple[Comparison, ...]:
+    """One comparison per non-default implementation, in the plan's order.
+
+    ``metrics`` names the judged metric per ``op:case:phase``. Judged is the champion, or the stock deterministic
+    implementation where there is no champion or it is unsupported on this device.
+    """
+    by_range: dict[str, list[Variant]] = {}
+    for variant in variants:
+        by_range.setdefault(variant.range, []).append(variant)
+    return tuple(
+        comparison for range_, group in by_range.items() for comparison in _of_range(group, evidence, registry, metrics[range_])
+    )
+
+
+def _of_range(
+    group: list[Variant], evidence: Mapping[str, Evidence], registry: Registry, metric: Metric
+) -> Iterable[Comparison]:
+    default = next(one for one in group if one.role == "default")
+    default_evidence = evidence[default.name]
+    default_arm = _arm(default, default_evidence)
+    judged = _judged(group, evidence)
+    for variant in group:
+        if variant is not default:
+            yield _comparison(
+                variant, evidence[variant.name], default_evidence, default_arm, registry, metric, judged=variant is judged
+            )
+
+
+def _judged(group: list[Variant], evidence: Mapping[str, Evidence]) -> Variant | None:
+    """The champion unless it is unsupported here, then the stock deterministic path; where both are, the champion."""
+    by_role = {one.role: one for one in group}
+    wanted = [by_role[role] for role in ("champion", "stock_deterministic") if role in by_role]
+    supported = [one for one in wanted if all(problem.code != "UNSUPPORTED" for problem in evidence[one.name].problems)]
+    return next(iter(supported), next(iter(wanted), None))
+
+
+def _comparison(
+    variant: Variant,
+    own: Evidence,
+    default: Evidence,
+    default_arm: ArmFigures | None,
+    registry: Registry,
+    metric: Metric,
+    *,
+    judged: bool,
+) -> Comparison:
+    own_arm = _arm(variant, own)
+    base = Comparison(
+        op=variant.op,
+        case=variant.case,
+        phase=variant.phase,
+        implementation=variant.implementation,
+        role=variant.role,
+        judged=judged,
+        default=default_arm,
+        deterministic=own_arm,
+        metric=metric,
+        memory=_memory(variant, own, default, registry),
+        bits=_bits(own, default),
+        accuracy=_accuracy(variant, own, default, registry),
+        signals=tuple(own.problems) + tuple(_default_problems(default)),
+    )
+    if default_arm is None or own_arm is None:
+        return base
+    found = effect(default_arm, own_arm, metric)
+    return replace(
+        base,
+        ratio=found.ratio,
+        ratio_low=found.ratio_low,
+        ratio_high=found.ratio_high,
+        ratio_hodges_lehmann=found.ratio_hodges_lehmann,
+        mde=found.mde,
+        blocks=found.blocks,
+        delta_ns=found.delta_ns,
+        contributions=found.contributions,
+        signals=base.signals + found.signals,
+    )
+
+
+def _default_problems(default: Evidence) -> Iterable[Reason]:
+    for problem in default.problems:
+        yield replace(problem, text=f"the default implementation: {problem.text}")
+
+
+def _arm(variant: Variant, evidence: Evidence) -> ArmFigures | None:
+    if not evidence.parts:
+        return None
+    return arm(variant.implementation, evidence.parts, name=variant.name, confirmations=evidence.confirmations)
+
+
+def _memory(variant: Variant, own: Evidence, default: Evidence, registry: Registry) -> Memory:
+    op = registry.op(variant.op)
+    formula = next(one.workspace for one in op.implementations if one.name == variant.implementation)
+    return Memory(
+        default_bytes=_first(default, "peak_bytes"),
+        deterministic_bytes=_first(own, "peak_bytes"),
+        default_reserved_bytes=_first(default, "peak_reserved_bytes"),
+        deterministic_reserved_bytes=_first(own, "peak_reserved_bytes"),
+        declared_bytes=None if formula is None else formula(op.case(variant.case)),
+    )
+
+
+def _bits(own: Evidence, default: Evidence) -> Bits:
+    """Replays over all processes; a process whose first run has other bits than the first process's counts as differing."""
+    if not own.bits:
+        return Bits()
+    reference = own.bits[0]["digest"]
+    others = [one for one in own.bits[1:] if one["digest"] != reference]
+    differing = sum(one["differing"] for one in own.bits) + len(others)
+    first = next((one["first_difference"] for one in own.bits if one["first_difference"]), "")
+    if others and not first:
+        first = f"a fresh process gave digest {others[0]['digest'][:16]}, the first one {reference[:16]}"
+    return Bits(
+        replays=sum(one["replays"] for one in own.bits) + len(own.bits) - 1,
+        differing=differing,
+        digest=reference,
+        default_differing=sum(one["differing"] for one in default.bits) if default.bits else None,
+        default_replays=sum(one["replays"] for one in default.bits),
+        processes=len(own.bits),
+        first_difference=first,
+    )
+
+
+def _accuracy(variant: Variant, own: Evidence, default: Evidence, registry: Registry) -> Accuracy:
+    limit = registry.op(variant.op).max_error
+    return Accuracy(default=_first(default, "error"), deterministic=_first(own, "error"), limit=limit)
+
+
+def _first(evidence: Evidence, key: str) -> Any:
+    return next((one[key] for one in evidence.bits if one.get(key) is not None), None)

@@ -1,0 +1,86 @@
+"""``perfgate run``: from kernels to a verdict."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the verb."""
+    app.command("run")(run)
+
+
+def run(
+    mode: Annotated[str | None, typer.Option(help="default, deterministic or both; only both gives a verdict.")] = None,
+    suite: Annotated[
+        str | None, typer.Option(help="smoke, small, typical, large, edges, pr, full. [GPU: typical, CPU: smoke]")
+    ] = None,
+    op: Annotated[list[str] | None, typer.Option("--op", help="Only this op; repeatable.")] = None,
+    case: Annotated[list[str] | None, typer.Option("--case", help="Only this case, whatever its suite; repeatable.")] = None,
+    implementation: Annotated[
+        list[str] | None, typer.Option("--implementation", help="Only this one beside the default; repeatable.")
+    ] = None,
+    workloads: Annotated[
+        list[str] | None, typer.Option("--workloads", help="Folder or file with more ops; repeatable.")
+    ] = None,
+    device: Annotated[str | None, typer.Option(help="auto, cpu or a GPU's index.")] = None,
+    profiler: Annotated[str | None, typer.Option(help="auto, nsys (insists), torch, or replay.")] = None,
+    replay_from: Annotated[str | None, typer.Option("--replay-from", help="A stored run that stands in for the GPU.")] = None,
+    thresholds: Annotated[str | None, typer.Option(help="A budget file. [chosen by the device's name]")] = None,
+    blocks: Annotated[int | None, typer.Option(help="ABBA blocks before the first look. [3]")] = None,
+    max_blocks: Annotated[
+        int | None, typer.Option("--max-blocks", help="Go on to this many while a range is undecided. [as --blocks]")
+    ] = None,
+    time_budget: Annotated[float | None, typer.Option("--time-budget", help="Seconds after which no block is added.")] = None,
+    iterations: Annotated[int | None, typer.Option(help="Measured instances of each range in each child. [30]")] = None,
+    replays: Annotated[int | None, typer.Option(help="Replays whose bits are compared, per process. [3]")] = None,
+    confirm: Annotated[
+        bool | None, typer.Option("--confirm/--no-confirm", help="Time both arms once more, unprofiled.")
+    ] = None,
+    timeout: Annotated[float | None, typer.Option(help="Seconds for one child. [600]")] = None,
+    out: Annotated[str | None, typer.Option(help="The run directory to make. [runs/<time>]")] = None,
+    on_inconclusive: Annotated[
+        str | None, typer.Option("--on-inconclusive", help="fail (exit 4) or pass, for ranges that stay undecided.")
+    ] = None,
+    keep_report: Annotated[
+        bool | None, typer.Option("--keep-report", help="Keep the .nsys-rep; it holds the whole environment.")
+    ] = None,
+    memory_fill: Annotated[
+        bool | None, typer.Option("--memory-fill", help="Leave torch's fill of new memory on in the deterministic arm.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would run and about how long; run nothing.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="No progress on stderr.")] = False,
+) -> None:
+    """Run each op's default and deterministic implementation under nsys and judge what determinism costs.
+
+    Options can stand in [tool.perfgate] of pyproject.toml too. Exit codes: 0 pass, 1 over budget or wrong, 2 bad request,
+    3 bits differ, 4 inconclusive, 5 nothing valid was measured, 6 a workload or the profiler failed.
+    """
+    from perfgate.config import configure
+
+    options = dict(locals())
+    for own in ("dry_run", "quiet", "configure"):
+        options.pop(own)
+    config = configure(options, Path.cwd())
+
+    from perfgate import gate
+    from perfgate.cli._console import err
+    from perfgate.cli._console import out as results
+    from perfgate.cli._progress import Lines
+    from perfgate.render.terminal import render
+
+    if dry_run:
+        from perfgate.cli._dry_run import describe
+
+        results().print(describe(gate.prepare(config)), markup=False)
+        return
+    finished = gate.run(config, command=shlex.join(["perfgate", *sys.argv[1:]]), progress=Lines(err(quiet)))
+    console = results()
+    console.print(render(finished.result, width=console.width))
+    err(quiet).print(f"report: {finished.directory.path / 'report.html'}", markup=False)
+    raise typer.Exit(finished.result.verdict.exit_code)

@@ -1,0 +1,103 @@
+"""What the captures of a run hold for each variant: measured instances, bits, memory, problems. Reads the run directory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from perfgate.compare import sample
+from perfgate.errors import PerfgateError
+from perfgate.measure import Measurement, measure
+from perfgate.model import Capture, ProcessSample, Reason, Variant
+from perfgate.store import RunDirectory
+from perfgate.traces import read
+
+LOST_SHARE = 0.01  # of the GPU time: more than this outside every range is a finding
+
+
+@dataclass
+class Evidence:
+    """All that is known of one variant so far."""
+
+    parts: list[tuple[Measurement, ProcessSample]] = field(default_factory=list)  # one per timing child
+    bits: list[dict[str, Any]] = field(default_factory=list)  # one per bits child, in process order
+    confirmations: list[ProcessSample] = field(default_factory=list)  # of the unprofiled timing children
+    problems: list[Reason] = field(default_factory=list)
+
+    def add_problem(self, problem: Reason) -> None:
+        """Keeps one problem of each code: the first is the cause."""
+        if all(known.code != problem.code for known in self.problems):
+            self.problems.append(problem)
+
+
+class Collection:
+    """The evidence of a run, capture by capture; each trace is read and measured once."""
+
+    def __init__(self, run: RunDirectory, variants: Iterable[Variant]) -> None:
+        self.run = run
+        self.of: dict[str, Evidence] = {variant.name: Evidence() for variant in variants}
+        self.findings: list[Reason] = []
+
+    def add(self, capture: Capture) -> None:
+        """Takes in what ``capture`` left behind; whatever is wrong with it becomes a problem of its variants."""
+        told = self.run.done(capture)
+        if capture.error:
+            self._failed(capture, told)
+        for name, outcome in told.items():
+            if name not in self.of:
+                continue
+            if outcome["status"] == "unsupported":
+                self.of[name].add_problem(Reason("UNSUPPORTED", outcome["text"]))
+            elif outcome["status"] == "failed":
+                log = f"{capture.folder}/worker.log"
+                self.of[name].add_problem(Reason("WORKLOAD_FAILED", outcome["text"], f"see {log}"))
+            elif capture.spec.purpose == "bits":
+                self.of[name].bits.append({"process": capture.spec.position, **outcome})
+            elif capture.spec.purpose == "confirm":
+                times = tuple(outcome["step_wall_ns"])
+                one = ProcessSample(capture.spec.id, capture.spec.block, capture.spec.position, (), (), (), (), "", times)
+                self.of[name].confirmations.append(one)
+        if capture.spec.purpose == "time" and not capture.error:
+            self._measure(capture, [name for name, outcome in told.items() if outcome["status"] == "ok"])
+
+    def not_reached(self, capture: Capture) -> tuple[Variant, ...]:
+        """The variants that a child which died had not started: all behind its culprit, none where it died before the first."""
+        told = self.run.done(capture)
+        return tuple(one for one in capture.spec.variants if one.name not in told) if told else ()
+
+    def drop_block(self, number: int, reasons: Sequence[Reason]) -> None:
+        """Forgets the instances of one block, whose arms met unlike conditions."""
+        for evidence in self.of.values():
+            evidence.parts = [(measured, one) for measured, one in evidence.parts if one.block != number]
+        self.findings.extend(reasons)
+
+    def _failed(self, capture: Capture, told: dict[str, Any]) -> None:
+        """A child or profiler that failed: an error of its culprit, or of all its variants where there is no one culprit."""
+        profiler = capture.spec.purpose == "time" and (self.run.path / capture.folder / "done.json").is_file()
+        code = "PROFILER_FAILED" if profiler else "WORKLOAD_FAILED"
+        for variant in capture.spec.variants:
+            status = told.get(variant.name, {}).get("status")
+            if capture.spec.purpose == "time" or not told or status == "started":
+                self.of[variant.name].add_problem(Reason(code, capture.error, f"see {capture.folder}/worker.log"))
+
+    def _measure(self, capture: Capture, names: list[str]) -> None:
+        spec = capture.spec
+        try:
+            measurement = measure(read(self.run.path / capture.folder / capture.trace), detail=True)
+        except PerfgateError as error:
+            for name in names:
+                self.of[name].add_problem(Reason("PROFILER_FAILED", f"{spec.id}: {error.text}", error.mend))
+            return
+        seen = set(measurement.instances.loc[measurement.instances["domain"] == "perfgate", "name"])
+        for name in names:
+            if name not in seen:
+                text = f"{spec.id} ran it, but its range is not in the trace"
+                self.of[name].add_problem(Reason("VANISHED", text, "perfgate doctor checks nvtx against nsys"))
+                continue
+            one = sample(measurement, name, capture=spec.id, block=spec.block, position=spec.position)
+            self.of[name].parts.append((measurement, one))
+        for left in measurement.unattributed:
+            if left.share > LOST_SHARE:
+                text = f"{spec.id}: {left.share:.1%} of the GPU time lies in no range ({left.ops} operations): {left.reason}"
+                self.findings.append(Reason("UNATTRIBUTED_GPU_TIME", text, f"perfgate ranges {capture.folder}/{capture.trace}"))
