@@ -1,0 +1,43 @@
+"""What a test needs that the machine may lack: a GPU, nsys, chromium. In CI (CI=true) only the GPU may be missing."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+CHROMIUM = Path("/usr/bin/chromium")
+
+
+def pytest_collection_modifyitems(config, items):
+    wanted = config.getoption("-m") or ""
+    if "benchmark" not in wanted:
+        kept = [item for item in items if "benchmark" not in item.keywords]
+        config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+        items[:] = kept
+
+
+def pytest_runtest_setup(item):
+    if item.get_closest_marker("gpu") and not _gpu():
+        pytest.skip("needs an NVIDIA GPU")
+    for marker, present, mend in (
+        ("nsys", _nsys(), "bash .ci/install-nsys"),
+        ("browser", CHROMIUM.exists(), "apt-get install chromium"),
+    ):
+        if item.get_closest_marker(marker) and not present:
+            text = f"{marker} tests need what this machine lacks: {mend}"
+            if os.environ.get("CI") == "true":
+                pytest.fail(text)
+            pytest.skip(text)
+
+
+def _gpu():
+    from perfgate.nvml import describe
+
+    return not describe("cuda:0")[1]
+
+
+def _nsys():
+    return bool(os.environ.get("PERFGATE_NSYS") or shutil.which("nsys"))
