@@ -222,15 +222,16 @@ class Budgets:
         if self.find(range_) is not None:
             return None
         entry = self._entry(range_)
-        text = f"{self.file}: {range_} was measured but has no budget, and [defaults] sets no overhead"
-        if entry is not None:
-            text = f"{self.file}:{self.line(entry)}: the budget of {range_} expired on {entry.expires}, [defaults] sets no overhead"
+        place = self.file if entry is None else f"{self.file}:{self.line(entry)}"
+        why = "has no budget" if entry is None else f"has only one that expired on {entry.expires}"
+        text = f"{place}: {range_} was measured but {why}, and [defaults] sets no overhead"
         return Reason("NOT_BUDGETED", text, "`perfgate budget suggest RUN` writes one")
 
     def _outdated(self, entry: Entry, run: Sequence[str]) -> Reason | None:
         if not self._expired(entry) or not any(self._entry(one) is entry for one in run):
             return None
-        text = f"{self.file}:{self.line(entry)}: budget {entry.range!r} ({entry.owner}) expired on {entry.expires}: [defaults] apply"
+        place = f"{self.file}:{self.line(entry)}"
+        text = f"{place}: budget {entry.range!r} ({entry.owner}) expired on {entry.expires}, so [defaults] apply"
         return Reason("EXPIRED_BUDGET", text, "measure again, then renew it with a reason (`perfgate budget suggest RUN`)")
 
 
@@ -282,7 +283,7 @@ def choose(folder: Path, device: str, today: date, named: Path | None = None) ->
 
 
 def pattern_matches(pattern: str, range_: str) -> bool:
-    """Does ``pattern`` (``*`` and ``?`` are wildcards) match op:case:phase, or the op alone?"""
+    """True where ``pattern`` (``*`` and ``?`` are wildcards) matches op:case:phase, or the op alone."""
     return _glob(pattern, range_) or _glob(pattern, _op_of(range_))
 
 
