@@ -1,0 +1,184 @@
+import pytest
+import torch
+
+from perfgate import Case, discover
+
+op = discover.load().op("segment/index_add")
+CHUNK, GROUP = 32, 16
+
+
+def kernels():
+    return discover.module("blocks.segment.kernels")
+
+
+def documented_fold(values, ids, bins, chunk_size=CHUNK):
+    """The order that the block documents, entry by entry: chunks of the sorted rows, then groups of their parts."""
+    out = torch.zeros(bins, values.shape[1])
+    order = sorted((i for i in range(len(ids)) if ids[i] >= 0), key=lambda i: ids[i])  # sorted() is stable
+    parts = [(ids[i], values[i], None) for i in order]
+    while parts:
+        above = []
+        for start in range(0, max(len(parts), 1), chunk_size):
+            chunk = parts[start : start + chunk_size]
+            before = parts[start - 1][0] if start else None
+            after = parts[start + chunk_size][0] if start + chunk_size < len(parts) else None
+            above.append(fold_chunk(chunk, before, after, out))
+        if len(above) == 1:
+            break
+        parts = [(key, head, above[i - 1][2]) for i, (key, head, _) in enumerate(above)]
+        chunk_size = GROUP
+    return out
+
+
+def fold_chunk(chunk, before, after, out):
+    """(key and total of the segment that goes on from the left, total of the one that goes on to the right)."""
+    runs = []
+    for key, value, tail in chunk:
+        if key is None:
+            runs.append([None, None, False])
+        elif runs and runs[-1][0] == key:
+            runs[-1][1] = runs[-1][1] + value
+        else:
+            goes_on = not runs and key == before
+            start = torch.zeros_like(out[0]) if goes_on or tail is None else tail
+            runs.append([key, start + value, goes_on])
+    head_key, head, tail = None, None, None
+    for number, (key, total, goes_on) in enumerate(runs):
+        ends = not (number == len(runs) - 1 and key == after)
+        if key is None:
+            continue
+        if goes_on:
+            head_key, head = key, total
+        elif ends:
+            out[key] = total
+        else:
+            tail = total
+    return head_key, head, tail
+
+
+PATTERNS = {
+    "random": (100, 5, 24, "random"),
+    "unique": (70, 4, 70, "unique"),
+    "zipf": (150, 3, 20, "zipf"),
+    "one id over three levels": (520, 2, 3, "one"),
+    "two hot ids": (300, 3, 16, "hot-2"),
+    "one row": (1, 5, 3, "random"),
+    "one full chunk": (32, 5, 2, "random"),
+    "one entry more than a chunk": (33, 5, 1, "one"),
+    "odd width over two blocks": (20, 515, 6, "random"),
+}
+
+
+def made(name, device, generator):
+    rows, width, segments, ids = PATTERNS[name]
+    return op.make_inputs(Case("test", {"rows": rows, "width": width, "segments": segments, "ids": ids}), device, generator)
+
+
+@pytest.mark.parametrize("name", PATTERNS)
+def test_every_implementation_agrees_with_float64(name, device, generator):
+    x = made(name, device, generator)
+    expected = op.compute_reference({**x, "values": x["values"].double()})
+
+    for implementation in op.implementations:
+        torch.testing.assert_close(implementation.run(x).double(), expected, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", PATTERNS)
+def test_the_sum_is_the_documented_fold_bit_for_bit(name, device, generator):
+    x = made(name, device, generator)
+    expected = documented_fold(x["values"].cpu(), x["ids"].tolist(), x["segments"])
+
+    actual = op.with_role("champion").run(x).cpu()
+
+    assert torch.equal(expected.view(torch.int32), actual.view(torch.int32))
+
+
+def test_rows_with_id_minus_one_are_dropped_not_clamped(device, generator):
+    values = torch.randn(90, 6, device=device, generator=generator)
+    ids = torch.randint(-1, 5, (90,), device=device, generator=generator)
+    values[ids < 0] = float("nan")
+
+    actual = kernels().sum_segments(values, kernels().sort_segments(ids, 5)).cpu()
+
+    assert torch.equal(documented_fold(values.cpu(), ids.tolist(), 5), actual)
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+@pytest.mark.parametrize("bins", [10, 2**15 - 1, 2**15, 70000])
+def test_ids_sort_stably_in_every_key_width(dtype, bins, device, generator):
+    ids = (torch.randint(5, (64,), device=device, generator=generator) * (bins // 5)).to(dtype)
+
+    segments = kernels().sort_segments(ids, bins)
+
+    assert sorted(range(64), key=ids.tolist().__getitem__) == segments.order.tolist()
+    assert sorted(ids.tolist()) == segments.keys.tolist()
+
+
+@pytest.mark.parametrize("all_dropped", [False, True])
+def test_nothing_to_add_gives_zeros(all_dropped, device):
+    values = torch.full((3 if all_dropped else 0, 4), float("nan"), device=device)
+    ids = torch.full((values.shape[0],), -1, device=device)
+
+    actual = kernels().sum_segments(values, kernels().sort_segments(ids, 7))
+
+    assert torch.equal(torch.zeros(7, 4, device=device), actual)
+
+
+def test_sums_start_at_plus_zero_as_index_add_onto_zeros_does(device):
+    values = torch.tensor([[-0.0, 1.0]], device=device)
+
+    actual = kernels().sum_segments(values, kernels().sort_segments(torch.tensor([0], device=device), 1))
+
+    assert actual.view(torch.int32).flatten().tolist() == [0, 0x3F800000]
+
+
+def test_bf16_rows_are_summed_in_f32_and_rounded_once(device, generator):
+    values = torch.randn(100, 4, device=device, generator=generator).to(torch.bfloat16)
+    ids = torch.zeros(100, dtype=torch.int64, device=device)
+    segments = kernels().sort_segments(ids, 1)
+
+    wide = kernels().sum_segments(values, segments, dtype=torch.float32)
+    narrow = kernels().sum_segments(values, segments)
+
+    assert torch.equal(documented_fold(values.float().cpu(), [0] * 100, 1), wide.cpu())
+    torch.testing.assert_close(narrow.float(), wide, rtol=2**-7, atol=0)  # the interpreter truncates where a GPU rounds
+
+
+def test_strided_rows_are_read_where_they_are(device, generator):
+    wide = torch.randn(40, 64, device=device, generator=generator)
+    segments = kernels().sort_segments(torch.randint(6, (40,), device=device, generator=generator), 6)
+
+    assert torch.equal(
+        kernels().sum_segments(wide[:, :20].contiguous(), segments), kernels().sum_segments(wide[:, :20], segments)
+    )
+
+
+@pytest.mark.parametrize(
+    ("error", "words", "values", "ids"),
+    [
+        (ValueError, "values has shape", (5, 4), torch.zeros(6, dtype=torch.int64)),
+        (ValueError, "ids has shape", (6, 4), torch.zeros(6, 1, dtype=torch.int64)),
+        (TypeError, "ids is int16", (6, 4), torch.zeros(6, dtype=torch.int16)),
+    ],
+)
+def test_inputs_that_do_not_fit_are_refused_by_name(error, words, values, ids, device):
+    with pytest.raises(error, match=words):
+        kernels().sum_segments(torch.ones(values, device=device), kernels().sort_segments(ids.to(device), 4))
+
+
+@pytest.mark.parametrize("bad", [-2, 4])
+def test_ids_out_of_range_are_named_under_the_switch(bad, device, monkeypatch):
+    monkeypatch.setenv("PERFGATE_CHECK_INPUTS", "1")
+
+    with pytest.raises(IndexError, match=f"ids holds {bad}"):
+        kernels().sort_segments(torch.tensor([0, bad], device=device), 4)
+
+
+def test_the_declared_workspace_counts_every_level():
+    shape = discover.module("blocks.segment.shape")
+    per_chunk = 2 * 8 * 4 + 4
+
+    assert (1 * per_chunk) == shape.workspace_bytes(32, 8)
+    assert (2 + 1) * per_chunk == shape.workspace_bytes(33, 8)
+    assert (32 + 2 + 1) * per_chunk == shape.workspace_bytes(1024, 8)
+    assert shape.workspace_bytes(0, 8) == 0

@@ -1,0 +1,1 @@
+"""Communication that no deterministic form exists for: kept in the catalog as exempt."""
