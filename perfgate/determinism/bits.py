@@ -6,8 +6,10 @@ Equal means: the same shape, dtype and bit pattern. −0.0 is not 0.0, NaN paylo
 from __future__ import annotations
 
 import hashlib
+import os
 import struct
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields, is_dataclass
 from typing import Any
 
@@ -16,7 +18,9 @@ import torch
 from perfgate.errors import UsageError
 
 _WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.int64}
-_CHUNK = 1 << 24  # elements compared or copied at a time, so that temporaries stay small
+_CHUNK = 1 << 24  # elements compared at a time, so that temporaries stay small
+_PIECE = 128 << 20  # bytes copied to the host at a time
+LEAF = 1 << 20  # bytes of one leaf of the digest
 
 
 def flatten(outputs: Any, *, strict: bool = True) -> dict[str, torch.Tensor]:
@@ -99,25 +103,31 @@ def bytes_equal(first: torch.Tensor, second: torch.Tensor) -> bool:
 def digest(outputs: Any) -> str:
     """A SHA-256 in hex over path, shape, dtype and bit pattern of every tensor in ``outputs`` (see :func:`flatten`).
 
-    The same in every process and on every device; strides and the order of dict keys don't count. The bytes are copied to
-    the host in pieces of at most 128 MiB and hashed there, which makes it evidence that can be checked with any SHA-256;
-    comparing runs within one process is :func:`bytes_equal`'s work, on the device.
+    The same in every process and on every device; strides and the order of dict keys don't count. The bytes travel to the
+    host in pieces of at most 128 MiB and are hashed there by several threads, so that it is evidence which any SHA-256 can
+    check. To compare runs within one process use :func:`bytes_equal`, which stays on the device.
     """
     total = hashlib.sha256()
     for path, tensor in sorted(flatten(outputs).items()):
         header = f"{path}\0{tensor.dtype}\0{'x'.join(map(str, tensor.shape))}\0".encode()
         total.update(struct.pack("<Q", len(header)))
         total.update(header)
-        total.update(tensor_digest(tensor))
+        total.update(hashlib.sha256(b"".join(leaf_digests(tensor))).digest())
     return total.hexdigest()
 
 
-def tensor_digest(tensor: torch.Tensor) -> bytes:
-    """SHA-256 of the bit pattern alone, little-endian, elements in logical order."""
-    content = hashlib.sha256()
-    for piece in words(tensor).split(_CHUNK):
-        content.update(piece.cpu().numpy().data)
-    return content.digest()
+def leaf_digests(tensor: torch.Tensor) -> list[bytes]:
+    """The SHA-256 of each MiB of the bit pattern (little-endian, elements in logical order); none for an empty tensor."""
+    leaves: list[bytes] = []
+    with ThreadPoolExecutor(max_workers=min(8, os.cpu_count() or 1)) as pool:
+        for piece in words(tensor).split(_PIECE // tensor.element_size()):
+            content = memoryview(piece.cpu().numpy()).cast("B") if piece.numel() else memoryview(b"")
+            leaves += pool.map(_sha256, (content[at : at + LEAF] for at in range(0, len(content), LEAF)))
+    return leaves
+
+
+def _sha256(content: memoryview) -> bytes:
+    return hashlib.sha256(content).digest()
 
 
 def first_difference(reference: Any, other: Any) -> str:
