@@ -10,6 +10,7 @@ import pandas as pd
 
 from perfgate.errors import PerfgateError
 from perfgate.model import RunSpec
+from perfgate.profilers.child import in_words
 from perfgate.profilers.spec_file import DONE, load_done
 from perfgate.profilers.versions import numbers
 from perfgate.traces.schema import Trace
@@ -28,7 +29,7 @@ def missing_from(trace: Path, spec: RunSpec, folder: Path) -> str:
         done = load_done(folder / DONE)
         held = read(trace)
     except PerfgateError as error:
-        return f"{error.text}; {error.mend}" if error.mend else error.text
+        return in_words(error, folder)
     if done is None:
         return ""  # the worker's own failure says more
     expected = {name: one.instances for name, one in done.variants.items() if one.status == "ok"}

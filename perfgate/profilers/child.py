@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
-from perfgate.errors import UnusableError
+from perfgate.errors import PerfgateError, UnusableError
 from perfgate.model import Capture, RunSpec
 from perfgate.profilers.child_environment import for_worker
 from perfgate.profilers.spec_file import CAPTURE, DONE, SPEC, WORKER_LOG, dump_capture, dump_spec, load_done
@@ -22,6 +25,11 @@ _MARK = "PERFGATE_CHILD"  # in the environment of everything a child starts: nsy
 
 # every file that a capture may leave in its folder
 OURS = (SPEC, DONE, CAPTURE, WORKER_LOG, "results.jsonl", "trace.*", "profile.*", "full.sqlite*")
+
+_NSYS_PROGRESS = re.compile(
+    r"Generating '|\[\d+/\d+\] |Generated:|/\S*\.(nsys-rep|qdstrm|sqlite)$|Processing events|Collecting data|"
+    r"WARNING: |Capture range (started|ended)"
+)
 
 
 @dataclass(frozen=True)
@@ -38,17 +46,25 @@ def worker_command(folder: Path) -> list[str]:
     return [sys.executable, "-m", "perfgate.worker", str(folder.resolve() / SPEC)]
 
 
-def run_worker(spec: RunSpec, folder: Path, *, timeout_s: float, before: Sequence[str] = ()) -> Ended:
-    """Writes the spec and runs its worker to the end, ``before`` (a profiler's command) in front of it.
+def run_worker(
+    spec: RunSpec,
+    folder: Path,
+    *,
+    timeout_s: float,
+    before: Sequence[str] = (),
+    extra: Mapping[str, str] = MappingProxyType({}),
+) -> Ended:
+    """Writes the spec and runs its worker to the end, ``before`` (a profiler's command) in front, ``extra`` variables set.
 
     What an earlier run left in ``folder`` is removed first, so that no stale file can pass for a new one.
     """
     try:
         prepare(spec, folder)
     except OSError as error:
-        return Ended(None, 0.0, f"can't write {short(folder)}: {error.strerror or error}; free space or choose another --out")
+        return Ended(None, 0.0, unwritable(folder, error))
     command = [*before, *worker_command(folder)]
-    return run(command, for_worker(spec.mode, run_folder=folder.parent.parent), folder / WORKER_LOG, timeout_s=timeout_s)
+    environment = {**for_worker(spec.mode, run_folder=folder.parent.parent), **extra}
+    return run(command, environment, folder / WORKER_LOG, timeout_s=timeout_s)
 
 
 def prepare(spec: RunSpec, folder: Path) -> None:
@@ -82,11 +98,12 @@ def run(command: Sequence[str], environment: Mapping[str, str], log: Path, *, ti
     code: int | None = None
     try:
         code = process.wait(timeout_s)
+        seconds = time.monotonic() - started
     except subprocess.TimeoutExpired:
-        pass
+        seconds = timeout_s
     finally:
         end_all(process, mark)
-    return Ended(code, time.monotonic() - started)
+    return Ended(code, seconds)
 
 
 def end_all(process: subprocess.Popen[bytes], mark: str) -> None:
@@ -107,11 +124,9 @@ def _signal_all(process: subprocess.Popen[bytes], mark: str, number: signal.Sign
         _send(os.kill, pid, number)
 
 
-def _send(kill: object, pid: int, number: signal.Signals) -> None:
-    try:
-        kill(pid, number)  # type: ignore[operator]
-    except (ProcessLookupError, PermissionError):
-        return
+def _send(kill: Callable[[int, int], None], pid: int, number: signal.Signals) -> None:
+    with suppress(ProcessLookupError, PermissionError):
+        kill(pid, number)
 
 
 def _marked(mark: str) -> list[int]:
@@ -133,8 +148,7 @@ def settle(spec: RunSpec, folder: Path, ended: Ended, *, trace: str = "", error:
     try:
         dump_capture(capture, folder / CAPTURE)
     except OSError as problem:
-        text = f"can't write {short(folder)}: {problem.strerror or problem}; free space or choose another --out"
-        return Capture(spec, short(folder), trace, False, error or text, capture.wall_seconds)
+        return Capture(spec, short(folder), trace, False, error or unwritable(folder, problem), capture.wall_seconds)
     return capture
 
 
@@ -171,15 +185,35 @@ def _signal_name(number: int) -> str:
 
 
 def last_line(folder: Path) -> str:
-    """``: <the log's last line>``, shortened, or ""."""
+    """``: <the last line that the program said>``, shortened, or ""; nsys's own progress is no such line."""
+    said = [line for line in log_lines(folder) if not _NSYS_PROGRESS.match(line)]
+    return f": {without_place(said[-1], folder)[:200]}" if said else ""
+
+
+def log_lines(folder: Path) -> list[str]:
+    """The last lines of the worker's log, stripped, without empty ones."""
     try:
-        lines = (folder / WORKER_LOG).read_bytes()[-4096:].decode(errors="replace").replace("\r", "\n").splitlines()
+        text = (folder / WORKER_LOG).read_bytes()[-8192:].decode(errors="replace")
     except OSError:
-        return ""
-    last = next((line.strip() for line in reversed(lines) if line.strip()), "")
-    return f": {last[:200]}" if last else ""
+        return []
+    return [line.strip() for line in text.replace("\r", "\n").splitlines() if line.strip()]
 
 
 def short(folder: Path) -> str:
     """A capture's folder relative to its run directory: no path of this machine in any stored file."""
     return f"{folder.parent.name}/{folder.name}"
+
+
+def without_place(text: str, folder: Path) -> str:
+    """``text`` with the capture's absolute path shortened, for errors that other modules wrote."""
+    return text.replace(str(folder.resolve()), short(folder)).replace(str(folder), short(folder))
+
+
+def in_words(error: PerfgateError, folder: Path) -> str:
+    """An error and its mend as one stored sentence."""
+    return without_place(f"{error.text}; {error.mend}" if error.mend else error.text, folder)
+
+
+def unwritable(folder: Path, error: OSError) -> str:
+    """Why the capture's folder could not be written, with the next action."""
+    return f"can't write {short(folder)}: {error.strerror or error}; free space or choose another --out"

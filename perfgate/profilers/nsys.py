@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import subprocess
+import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from perfgate.errors import PerfgateError, ProfilerError
+from perfgate.errors import PerfgateError, ProfilerError, UnusableError
 from perfgate.model import Capture, RunSpec
-from perfgate.profilers.checks import missing_from
-from perfgate.profilers.child import Ended, last_line, run_worker, settle, short, worker_error
+from perfgate.profilers.checks import lost_ranges_mend, missing_from
+from perfgate.profilers.child import Ended, in_words, last_line, run_worker, settle, short, unwritable, worker_error
 from perfgate.profilers.child_environment import for_tools
 from perfgate.profilers.nsys_found import NsysFacts, find_nsys, probe
+from perfgate.profilers.spec_file import DONE, WORKER_LOG
 
 TRACE = "trace.sqlite"
 REPORT = "profile.nsys-rep"
 STREAM = "profile.qdstrm"
 EXPORT_SECONDS = 600.0
+LONGEST_SCRATCH = 50  # characters of the temporary folder's path: nsys makes Unix sockets in it, whose paths end at 107
 SQLITE_MAGIC = b"SQLite format 3\0"
 
 
@@ -45,9 +48,12 @@ class NsysProfiler:
         """See :class:`perfgate.profilers.Profiler`; the trace is ``trace.sqlite``, slimmed and without the environment."""
         spec = replace(spec, profiler=self.name)
         with cleaned(folder, keep_report=self.keep_report):
-            before = [str(self.facts.path), *profile_arguments(self.facts, folder, capture_range=spec.device != "cpu")]
-            ended = run_worker(spec, folder, timeout_s=timeout_s, before=before)
-            error = nsys_error(folder, ended) or worker_error(folder, ended, timeout_s)
+            capture_range = spec.device != "cpu"
+            arguments = profile_arguments(self.facts, folder, capture_range=capture_range)
+            with scratch(self.facts) as (environment, flags):
+                before = [str(self.facts.path), *arguments, *flags]
+                ended = run_worker(spec, folder, timeout_s=timeout_s, before=before, extra=environment)
+            error = nsys_error(folder, ended, capture_range=capture_range) or worker_error(folder, ended, timeout_s)
             if not error:
                 error = make_trace(self.facts, folder) or missing_from(folder / TRACE, spec, folder)
             trace = TRACE if (folder / TRACE).exists() else ""
@@ -65,6 +71,20 @@ def cleaned(folder: Path, *, keep_report: bool = False) -> Iterator[None]:
                 path.unlink(missing_ok=True)
 
 
+@contextmanager
+def scratch(facts: NsysFacts) -> Iterator[tuple[dict[str, str], list[str]]]:
+    """(variables for nsys, flags that undo them for the program): a folder of its own for nsys's scratch files.
+
+    An nsys that is killed leaves a .qdstrm of gigabytes there, with the whole environment in it; the folder is removed.
+    """
+    usual = tempfile.gettempdir()
+    if not facts.offers("--env-var") or len(usual) > LONGEST_SCRATCH or "," in usual:
+        yield {}, []
+        return
+    with tempfile.TemporaryDirectory(prefix="nsys-", ignore_cleanup_errors=True) as folder:
+        yield {"TMPDIR": folder}, [f"--env-var=TMPDIR={usual}"]
+
+
 def make_trace(facts: NsysFacts, folder: Path) -> str:
     """Makes ``trace.sqlite`` of what nsys left in ``folder``: import, export, slim. What failed, in words, or ""."""
     from perfgate.traces.slim import slim
@@ -73,10 +93,12 @@ def make_trace(facts: NsysFacts, folder: Path) -> str:
     try:
         export(facts, ready_report(facts, folder), full)
         slim(full, folder / TRACE)
+    except UnusableError:
+        return f"the profile is empty: neither ranges nor GPU work in it; {lost_ranges_mend(facts.version)}"
     except PerfgateError as error:
-        return f"{error.text}; {error.mend}" if error.mend else error.text
+        return in_words(error, folder)
     except OSError as error:
-        return f"can't write {short(folder)}: {error.strerror or error}; free space or choose another --out"
+        return unwritable(folder, error)
     return ""
 
 
@@ -101,15 +123,16 @@ def profile_arguments(facts: NsysFacts, folder: Path, *, capture_range: bool) ->
     return ["profile", *offered, f"--output={output}"]
 
 
-def nsys_error(folder: Path, ended: Ended) -> str:
+def nsys_error(folder: Path, ended: Ended, *, capture_range: bool) -> str:
     """What nsys itself got wrong, in words, or "": a program that fails or dies under it still leaves a report."""
     if ended.problem or ended.code is None or (folder / REPORT).exists() or (folder / STREAM).exists():
         return ""
+    log = f"{short(folder)}/{WORKER_LOG}"
+    if ended.code == 0 and capture_range and (folder / DONE).exists():
+        return f"nsys captured nothing: the child never called cudaProfilerStart (no GPU in it?); see {log}"
     said = last_line(folder)
-    log = f"{short(folder)}/worker.log"
-    if ended.code == 0:
-        return f"nsys ended with exit 0 and wrote no report{said}; `perfgate doctor` checks it, {log} holds all it said"
-    return f"nsys failed (exit {ended.code}) and wrote no report{said}; `perfgate doctor` checks it, {log} holds all it said"
+    how = "ended with exit 0" if ended.code == 0 else f"failed (exit {ended.code})"
+    return f"nsys {how} and wrote no report{said}; `perfgate doctor` checks it, {log} holds all it said"
 
 
 def ready_report(facts: NsysFacts, folder: Path) -> Path:

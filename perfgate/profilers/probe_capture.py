@@ -8,9 +8,9 @@ from pathlib import Path
 
 from perfgate.errors import PerfgateError
 from perfgate.profilers.checks import DOMAIN, missing_gpu_work, missing_ranges
-from perfgate.profilers.child import last_line, run
+from perfgate.profilers.child import in_words, last_line, run
 from perfgate.profilers.child_environment import for_tools
-from perfgate.profilers.nsys import TRACE, cleaned, make_trace, nsys_error, profile_arguments
+from perfgate.profilers.nsys import TRACE, cleaned, make_trace, nsys_error, profile_arguments, scratch
 from perfgate.profilers.nsys_found import NsysFacts
 from perfgate.profilers.spec_file import WORKER_LOG
 
@@ -48,14 +48,14 @@ def problem_of(facts: NsysFacts, program: Sequence[str], folder: Path, *, on_gpu
     """As :func:`probe_capture`, for any program that opens :data:`RANGE` :data:`INSTANCES` times."""
     from perfgate.traces import read
 
-    with cleaned(folder):
-        command = [str(facts.path), *profile_arguments(facts, folder, capture_range=on_gpu), *program]
-        ended = run(command, for_tools(), folder / WORKER_LOG, timeout_s=timeout_s)
+    with cleaned(folder), scratch(facts) as (environment, flags):
+        command = [str(facts.path), *profile_arguments(facts, folder, capture_range=on_gpu), *flags, *program]
+        ended = run(command, {**for_tools(), **environment}, folder / WORKER_LOG, timeout_s=timeout_s)
         if ended.problem:
             return ended.problem
         if ended.code is None:
             return f"nsys did not end in {timeout_s:g} s and was killed{last_line(folder)}"
-        if problem := nsys_error(folder, ended):
+        if problem := nsys_error(folder, ended, capture_range=on_gpu):
             return problem
         if ended.code != 0:
             return f"the probe program failed (exit {ended.code}){last_line(folder)}"
@@ -64,5 +64,5 @@ def problem_of(facts: NsysFacts, program: Sequence[str], folder: Path, *, on_gpu
         try:
             trace = read(folder / TRACE)
         except PerfgateError as error:
-            return error.text
+            return in_words(error, folder)
         return missing_ranges(trace, {RANGE: INSTANCES}) or (missing_gpu_work(trace) if on_gpu else "")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from perfgate.errors import PerfgateError, UsageError
 from perfgate.model import Capture, RunSpec
-from perfgate.profilers.child import Ended, prepare, settle, short
+from perfgate.profilers.child import Ended, prepare, settle, short, unwritable
 from perfgate.profilers.spec_file import CAPTURE, SPEC, load_capture, load_spec
 
 CAPTURES = "captures"
@@ -34,8 +34,7 @@ class ReplayProfiler:
         try:
             prepare(spec, folder)
         except OSError as error:
-            text = f"can't write {short(folder)}: {error.strerror or error}; free space or choose another --out"
-            return Capture(spec, short(folder), error=text)
+            return Capture(spec, short(folder), error=unwritable(folder, error))
         try:
             stored = load_capture(source / CAPTURE)
             problem = unlike(load_spec(source / SPEC), spec) or stored.error
