@@ -1,0 +1,5 @@
+"""``python -m perfgate`` is the ``perfgate`` command."""
+
+from perfgate.cli import main
+
+main()
