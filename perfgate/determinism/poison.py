@@ -73,5 +73,4 @@ def fill_free_blocks(device: torch.device, byte: int) -> int:
             held.append(torch.empty(size, dtype=torch.uint8, device=device).fill_(byte))
         except torch.OutOfMemoryError:  # the block was only free for another size class; the rest is still worth filling
             continue
-    torch.cuda.synchronize(device)
     return sum(block.numel() for block in held)

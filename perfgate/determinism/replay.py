@@ -65,6 +65,7 @@ class Replays:
     differing: int
     first_difference: str  # of the first run that differed; "" if none did
     tensors: int  # compared in each run
+    side_launches: int = 0  # GEMMs and copies that ran on side streams meanwhile
     notes: tuple[str, ...] = ()
 
     def __str__(self) -> str:
@@ -164,20 +165,14 @@ def _series(
     with ExitStack() as stack:
         state = stack.enter_context(_restored_rng()) if rewind else None
         reference: dict[str, torch.Tensor] = {}
-        notes: list[str] = []
+        beside = Contention()
         differing, told = 0, ""
         for number in range(replays):
             if state is not None:
                 state.restore()
+            if contend and number == 1:
+                beside = _contend(stack, _device(inputs, reference))
             with ExitStack() as around:
-                if contend and number:
-                    device = _device(inputs, reference)
-                    note = why_none(device)
-                    if not note:
-                        around.enter_context(_side_streams(device))
-                    elif note not in notes:
-                        notes.append(note)
-                        warnings.warn(note, ContentionWarning, stacklevel=4)
                 if poison:
                     around.enter_context(poisoned_allocations(_device(inputs, reference), PATTERNS[number % len(PATTERNS)]))
                 found = run()
@@ -186,7 +181,15 @@ def _series(
             elif not _same(reference, found):
                 differing += 1
                 told = told or f"run {number + 1}: {named_difference(reference, found)}"
-    return Replays(replays - 1, differing, told, len(reference), tuple(notes))
+    return Replays(replays - 1, differing, told, len(reference), beside.launches, (beside.note,) if beside.note else ())
+
+
+def _contend(stack: ExitStack, device: torch.device) -> Contention:
+    note = why_none(device)
+    if note:
+        warnings.warn(note, ContentionWarning, stacklevel=5)
+        return Contention(note)
+    return stack.enter_context(_side_streams(device))
 
 
 def _same(reference: Mapping[str, torch.Tensor], found: Mapping[str, torch.Tensor]) -> bool:
