@@ -144,11 +144,7 @@ def estimate(default: ArmFigures, other: ArmFigures, metric: Metric) -> Estimate
         return None
     evidence = paired(logs[1] - logs[0]) if _shared(default, other, metric) else unpaired(*logs)
     shift = drift_shift(values_of(default, metric), values_of(other, metric), metric)
-    return replace(
-        evidence,
-        doubt_low=evidence.doubt_low + max(0.0, -shift),
-        doubt_high=evidence.doubt_high + max(0.0, shift),
-    )
+    return replace(evidence, drift_low=np.asarray(max(0.0, -shift)), drift_high=np.asarray(max(0.0, shift)))
 
 
 def complete_blocks(

@@ -26,15 +26,19 @@ PART_LEAST = 0.0025  # ... and than this much (0.25 %)
 class Estimate:
     """Evidence for one or more ranges (arrays of one shape): log(other / default) with its error.
 
-    ``doubt_low`` and ``doubt_high`` (>= 0) widen the interval for what a t distribution doesn't cover: several modes, drift.
+    What a t distribution doesn't cover widens the interval: ``drift_low`` and ``drift_high`` (>= 0) are added to it, and where
+    processes fall into several modes it must hold the most extreme pairs, ``reach_low`` and ``reach_high`` (inf and -inf, which
+    ask for nothing, elsewhere).
     """
 
     log_ratio: FloatArray
     error: FloatArray  # standard error of log_ratio
     freedom: FloatArray  # degrees of freedom of error
     hodges_lehmann: FloatArray  # median of all pairwise differences, beside the mean
-    doubt_low: FloatArray
-    doubt_high: FloatArray
+    drift_low: FloatArray
+    drift_high: FloatArray
+    reach_low: FloatArray
+    reach_high: FloatArray
 
     @property
     def parted(self) -> npt.NDArray[np.bool_]:
@@ -43,20 +47,30 @@ class Estimate:
         return np.asarray(np.abs(self.log_ratio - self.hodges_lehmann) > limit)
 
     def low(self, alpha: float | FloatArray) -> FloatArray:
-        """One-sided lower bound at level ``alpha``, without the doubt."""
+        """One-sided lower bound at level ``alpha``, before any doubt."""
         return self.log_ratio - critical(alpha, self.freedom) * self.error
 
     def high(self, alpha: float | FloatArray) -> FloatArray:
-        """One-sided upper bound at level ``alpha``, without the doubt."""
+        """One-sided upper bound at level ``alpha``, before any doubt."""
         return self.log_ratio + critical(alpha, self.freedom) * self.error
 
+    def lowest(self, alpha: float | FloatArray) -> FloatArray:
+        """The lower bound with drift and modes counted in: what FAIL is judged by."""
+        return np.minimum(self.low(alpha) - self.drift_low, self.reach_low)
+
+    def highest(self, alpha: float | FloatArray) -> FloatArray:
+        """The upper bound with drift and modes counted in: what PASS is judged by."""
+        return np.maximum(self.high(alpha) + self.drift_high, self.reach_high)
+
     def p_above(self, limit: FloatArray) -> FloatArray:
-        """One-sided p value of "the ratio is at most ``limit``" (log), doubt counted against it."""
-        return _tail(self.log_ratio - self.doubt_low - limit, self.error, self.freedom)
+        """One-sided p value of "the ratio is at most ``limit``" (log): the level at which ``lowest`` meets ``limit``."""
+        p = _tail(self.log_ratio - self.drift_low - limit, self.error, self.freedom)
+        return np.where(self.reach_low > limit, p, 1.0)
 
     def p_below(self, limit: FloatArray) -> FloatArray:
-        """One-sided p value of "the ratio is above ``limit``" (log), doubt counted against it."""
-        return _tail(limit - self.log_ratio - self.doubt_high, self.error, self.freedom)
+        """One-sided p value of "the ratio is above ``limit``" (log): the level at which ``highest`` meets ``limit``."""
+        p = _tail(limit - self.log_ratio - self.drift_high, self.error, self.freedom)
+        return np.where(self.reach_high <= limit, p, 1.0)
 
     def detectable(self, alpha: float | FloatArray) -> FloatArray:
         """The excess over a budget, as a fraction, that this much data finds at level ``alpha`` with 95 % probability."""
@@ -81,7 +95,7 @@ def unpaired(default: FloatArray, other: FloatArray) -> Estimate:
     pairs = other[..., :, None] - default[..., None, :]
     hodges_lehmann = np.median(pairs.reshape(*mean.shape, m * n), -1)
     reach = other.min(-1) - default.max(-1), other.max(-1) - default.min(-1)
-    return _with_doubt(mean, np.sqrt(a + b), freedom, hodges_lehmann, *reach)
+    return _with_modes(mean, np.sqrt(a + b), freedom, hodges_lehmann, *reach)
 
 
 def paired(differences: FloatArray) -> Estimate:
@@ -92,19 +106,20 @@ def paired(differences: FloatArray) -> Estimate:
     walsh = np.median((differences[..., first] + differences[..., second]) / 2, -1)
     freedom = np.full_like(mean, n - 1.0)
     reach = differences.min(-1), differences.max(-1)
-    return _with_doubt(mean, differences.std(-1, ddof=1) / np.sqrt(n), freedom, walsh, *reach)
+    return _with_modes(mean, differences.std(-1, ddof=1) / np.sqrt(n), freedom, walsh, *reach)
 
 
-def _with_doubt(
+def _with_modes(
     mean: FloatArray, error: FloatArray, freedom: FloatArray, robust: FloatArray, lowest: FloatArray, highest: FloatArray
 ) -> Estimate:
-    """Where mean and Hodges-Lehmann part, the doubt reaches to the most extreme pair of processes."""
+    """Where mean and Hodges-Lehmann part, the bounds must hold the most extreme pair of processes."""
     mean, error, freedom, robust = (np.asarray(part) for part in (mean, error, freedom, robust))  # 0-d stays an array
-    plain = Estimate(mean, error, freedom, robust, doubt_low=np.zeros_like(mean), doubt_high=np.zeros_like(mean))
+    none, never = np.zeros_like(mean), np.full_like(mean, np.inf)
+    plain = Estimate(mean, error, freedom, robust, none, none, never, -never)
     return replace(
         plain,
-        doubt_low=np.where(plain.parted, np.maximum(mean - lowest, 0.0), 0.0),
-        doubt_high=np.where(plain.parted, np.maximum(highest - mean, 0.0), 0.0),
+        reach_low=np.where(plain.parted, lowest, never),
+        reach_high=np.where(plain.parted, highest, -never),
     )
 
 

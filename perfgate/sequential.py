@@ -96,7 +96,7 @@ def blocks_needed(evidence: Estimate, blocks: int, budget: float, ceiling: float
     """
     ratio, error = float(evidence.log_ratio), float(evidence.error)
     over = ratio > ceiling
-    distance = ratio - budget - float(evidence.doubt_low) if over else ceiling - ratio - float(evidence.doubt_high)
+    distance = ratio - budget - float(evidence.drift_low) if over else ceiling - ratio - float(evidence.drift_high)
     alpha = looks.level(looks.at[-1], looks.at[-2] if len(looks.at) > 1 else 0) / (family if over else 1)
     for wanted in range(blocks + 1, 10 * looks.at[-1] + 1):
         freedom = np.asarray(4.0 * wanted - 2)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from perfgate.budgets import DEFAULTS
+from perfgate.compare import values_of
 from perfgate.estimate import Estimate
 from perfgate.model import ArmFigures, BudgetRef, Comparison, Reason
 from perfgate.sequential import FAIL, PASS, UNDECIDED, Looks, blocks_needed
@@ -40,9 +41,10 @@ class Trial:
 
     @property
     def ceiling_log(self) -> float:
-        """The budget with the absolute floor added: an excess below the floor is none."""
-        time = getattr(self.default, f"{self.budget.metric}_ns") or 0
-        return math.log1p(self.budget.overhead + (self.budget.abs_floor_ns / time if time else 0.0))
+        """The budget with the absolute floor added, as a share of the default's fastest process: an excess below it is none."""
+        samples = () if self.default is None else values_of(self.default, self.budget.metric)
+        fastest = min((float(np.median(getattr(one, f"{self.budget.metric}_ns"))) for one in samples), default=0.0)
+        return math.log1p(self.budget.overhead + (self.budget.abs_floor_ns / fastest if fastest > 0 else 0.0))
 
     def settle(self, outcome: int, blocks: int, alpha: float, alpha_low: float, family: int) -> None:
         """Takes in what a look came to."""
@@ -142,9 +144,7 @@ def _more_blocks(trial: Trial) -> str:
 
 
 def _reach(trial: Trial) -> tuple[float, float]:
-    evidence = trial.evidence
-    low = float(evidence.low(trial.alpha_low)) - float(evidence.doubt_low)
-    return low, float(evidence.high(trial.alpha)) + float(evidence.doubt_high)
+    return float(trial.evidence.lowest(trial.alpha_low)), float(trial.evidence.highest(trial.alpha))
 
 
 def _figures(one: Comparison, budget: BudgetRef) -> str:
