@@ -1,8 +1,9 @@
-"""What a marked test needs and this machine may lack: skipped where it may be missing, a failure where CI promises it."""
+"""What a test needs that the machine may lack: a GPU, nsys, chromium. In CI (CI=true) only the GPU may be missing."""
 
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -10,33 +11,33 @@ import pytest
 CHROMIUM = Path("/usr/bin/chromium")
 
 
-def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skips gpu, nsys and browser tests without theirs; with CI=true a missing nsys or browser is a failure instead."""
-    if item.get_closest_marker("gpu") and not gpu_found():
-        pytest.skip("no NVIDIA GPU here")
-    missing = [name for name, found in PROMISED_BY_CI.items() if item.get_closest_marker(name) and not found()]
-    if missing and os.environ.get("CI") == "true":
-        pytest.fail(f"CI=true, but {missing[0]} is missing: {MENDS[missing[0]]}", pytrace=False)
-    if missing:
-        pytest.skip(f"{missing[0]} is missing: {MENDS[missing[0]]}")
+def pytest_collection_modifyitems(config, items):
+    wanted = config.getoption("-m") or ""
+    if "benchmark" not in wanted:
+        kept = [item for item in items if "benchmark" not in item.keywords]
+        config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+        items[:] = kept
 
 
-def gpu_found() -> bool:
-    import torch
-
-    return bool(torch.cuda.is_available())
-
-
-def nsys_found() -> bool:
-    from perfgate.errors import ProfilerError
-    from perfgate.profilers.nsys_found import find_nsys
-
-    try:
-        find_nsys()
-    except ProfilerError:
-        return False
-    return True
+def pytest_runtest_setup(item):
+    if item.get_closest_marker("gpu") and not _gpu():
+        pytest.skip("needs an NVIDIA GPU")
+    for marker, present, mend in (
+        ("nsys", _nsys(), "bash .ci/install-nsys"),
+        ("browser", CHROMIUM.exists(), "apt-get install chromium"),
+    ):
+        if item.get_closest_marker(marker) and not present:
+            text = f"{marker} tests need what this machine lacks: {mend}"
+            if os.environ.get("CI") == "true":
+                pytest.fail(text)
+            pytest.skip(text)
 
 
-PROMISED_BY_CI = {"nsys": nsys_found, "browser": CHROMIUM.exists}
-MENDS = {"nsys": "sudo .ci/install-nsys", "browser": "sudo apt-get install chromium"}
+def _gpu():
+    from perfgate.nvml import describe
+
+    return not describe("cuda:0")[1]
+
+
+def _nsys():
+    return bool(os.environ.get("PERFGATE_NSYS") or shutil.which("nsys"))
