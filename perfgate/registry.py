@@ -94,6 +94,8 @@ class Op:
     exempt_reason: str = ""
     source: str = ""  # file of the declaration, set when it is found
     tests: Sequence[str] = ()  # test files relative to the repository root, for the coverage gate
+    control: str = ""  # the implementation whose replays show the race; "": the default
+    control_case: str = ""  # the case large enough to show it; "": the largest of large, typical, small
     case_list: list[Case] = field(default_factory=list)
     implementations: list[Implementation] = field(default_factory=list)
     make_inputs: Callable[..., Any] | None = None
@@ -209,6 +211,10 @@ class Op:
             found.append("no @op.default(...)")
         if not any(known.mode == "deterministic" for known in self.implementations):
             found.append("no deterministic implementation (@op.champion or @op.stock_deterministic)")
+        if self.control and all(known.name != self.control for known in self.implementations):
+            found.append(f"control names an implementation that does not exist: {self.control}")
+        if self.control_case and all(case.name != self.control_case for case in self.case_list):
+            found.append(f"control_case names a case that does not exist: {self.control_case}")
         for suite, names in self.suite_cases.items():
             missing = [name for name in names if all(case.name != name for case in self.case_list)]
             found.extend(f"suite {suite} names a case that does not exist: {name}" for name in missing)

@@ -48,6 +48,7 @@ __all__ = [
     "flatten",
     "poisoned_allocations",
     "replay",
+    "replay_any",
     "replay_module",
     "restore_rng",
     "rng_state",
@@ -80,13 +81,13 @@ def assert_replays_bit_exact(fn: Callable[..., Any], inputs: Any = (), *, what: 
     in bits. ``what`` names the subject in it. Options and errors: :func:`replay`.
     """
     __tracebackhide__ = True
-    return _asserted(replay(fn, inputs, **options), what or getattr(fn, "__name__", "the function"))
+    return _asserted(replay(fn, inputs, **options), what or told(fn))
 
 
 def assert_module_replays_bit_exact(module: torch.nn.Module, inputs: Any = (), *, what: str = "", **options: Any) -> Replays:
     """:func:`assert_replays_bit_exact` for a module: outputs, buffers, gradients of inputs and of parameters."""
     __tracebackhide__ = True
-    return _asserted(replay_module(module, inputs, **options), what or type(module).__name__)
+    return _asserted(replay_module(module, inputs, **options), what or told(module))
 
 
 def count_differing_replays(fn: Callable[..., Any], inputs: Any = (), **options: Any) -> int:
@@ -157,6 +158,18 @@ def replay_module(
         return _series(run, inputs, replays, contention, poison, restore_rng)
 
 
+def replay_any(subject: Callable[..., Any], inputs: Any = (), **options: Any) -> Replays:
+    """:func:`replay_module` for a module, :func:`replay` for any other callable."""
+    if isinstance(subject, torch.nn.Module):
+        return replay_module(subject, inputs, **options)
+    return replay(subject, inputs, **options)
+
+
+def told(subject: Callable[..., Any]) -> str:
+    """The subject's name in a message."""
+    return type(subject).__name__ if isinstance(subject, torch.nn.Module) else getattr(subject, "__name__", "the function")
+
+
 def _series(
     run: Callable[[], dict[str, torch.Tensor]], inputs: Any, replays: int, contend: bool, poison: bool, rewind: bool
 ) -> Replays:
@@ -166,7 +179,7 @@ def _series(
         state = stack.enter_context(_restored_rng()) if rewind else None
         reference: dict[str, torch.Tensor] = {}
         beside = Contention()
-        differing, told = 0, ""
+        differing, first = 0, ""
         for number in range(replays):
             if state is not None:
                 state.restore()
@@ -180,8 +193,8 @@ def _series(
                 reference = {path: clone_tensor(tensor.detach()) for path, tensor in found.items()}
             elif not _same(reference, found):
                 differing += 1
-                told = told or f"run {number + 1}: {named_difference(reference, found)}"
-    return Replays(replays - 1, differing, told, len(reference), beside.launches, (beside.note,) if beside.note else ())
+                first = first or f"run {number + 1}: {named_difference(reference, found)}"
+    return Replays(replays - 1, differing, first, len(reference), beside.launches, (beside.note,) if beside.note else ())
 
 
 def _contend(stack: ExitStack, device: torch.device) -> Contention:
