@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from perfgate.errors import UsageError
 from perfgate.measure import attribution as attributing
 from perfgate.measure import joins, rules, sweep
+from perfgate.measure.codes import groups, ranks
 from perfgate.measure.rules import Attribution
 from perfgate.traces import schema
 
@@ -60,12 +61,10 @@ def measure(
     ``attribution`` forces one rule; ``match`` keeps the ranges whose ``domain:name`` the regular expression finds; ``detail``
     adds the operations of each instance. Raises :class:`UsageError` for a ``match`` that is no regular expression.
     """
-    every = trace.ranges
+    every = _ordered(trace.ranges)
     rule = rules.choose(every, attribution)
     usable = every["closed"].to_numpy()
-    ranges, rule = every[usable], rule[usable]
-    order = _order(ranges)
-    ranges, rule = ranges.iloc[order].reset_index(drop=True), rule[order]
+    ranges, rule = (every, rule) if usable.all() else (every[usable].reset_index(drop=True), rule[usable])
     wanted = _wanted(ranges, match)
     launch, ambiguous = joins.launch_of(trace.ops, trace.launches)
     work = attributing.launched(trace.ops, trace.launches, launch)
@@ -88,10 +87,15 @@ def measure(
     )
 
 
-def _order(ranges: pd.DataFrame) -> NDArray[np.int64]:
-    keys = ("kind", "end_thread", "name", "domain", "thread")
-    codes = [pd.factorize(ranges[key], sort=True)[0] for key in keys]
-    return np.lexsort((*codes, -ranges["end"].to_numpy(), ranges["start"].to_numpy(), ranges["process"].to_numpy()))
+def _ordered(ranges: pd.DataFrame) -> pd.DataFrame:
+    """By process and start; ties so that no order of rows in the file shows: longest first, then by all else."""
+    process, start = ranges["process"].to_numpy(), ranges["start"].to_numpy()
+    order = np.lexsort((start, process))
+    tied = (np.diff(process[order]) == 0) & (np.diff(start[order]) == 0)
+    if tied.any():
+        keys = ("closed", "kind", "end_thread", "name", "domain", "thread")
+        order = np.lexsort((*(ranks(ranges[key]) for key in keys), -ranges["end"].to_numpy(), start, process))
+    return ranges.iloc[order].reset_index(drop=True)
 
 
 def _wanted(ranges: pd.DataFrame, match: str | None) -> Mask:
@@ -104,33 +108,40 @@ def _wanted(ranges: pd.DataFrame, match: str | None) -> Mask:
         raise UsageError(
             f"{match!r} is not a regular expression: {error}", "quote it, and escape ( [ + * with a backslash"
         ) from None
-    names = pd.MultiIndex.from_arrays([ranges["domain"], ranges["name"]])
-    codes, unique = names.factorize()
-    hits = np.array([bool(pattern.search(display_name(domain, name))) for domain, name in unique], dtype=bool)
-    return wanted & (hits[codes] if len(hits) else wanted)
+    group, example = groups(ranges["domain"], ranges["name"])
+    names = (
+        display_name(domain, name)
+        for domain, name in zip(ranges["domain"].iloc[example], ranges["name"].iloc[example], strict=True)
+    )
+    hits = np.array([bool(pattern.search(name)) for name in names], dtype=bool)
+    wanted &= hits[group]
+    return wanted
 
 
 def _instances(ranges: pd.DataFrame, rule: NDArray[np.int8], totals: sweep.Totals, wanted: Mask, has_gpu: bool) -> pd.DataFrame:
-    kept = ranges[wanted]
+    chosen: slice | Mask = slice(None) if wanted.all() else wanted
+    kept = ranges[chosen]
     count = len(kept)
     unknown = np.full(count, -1, dtype=np.int64)
-    busy, span = (totals.busy[wanted], totals.span[wanted]) if has_gpu else (unknown, unknown)
+    busy, span, total, ops = (
+        (totals.busy[chosen], totals.span[chosen], totals.sum[chosen], totals.ops[chosen]) if has_gpu else (unknown,) * 4
+    )
     frame = {
         "instance": np.arange(count),
-        "domain": kept["domain"].to_numpy(),
-        "name": kept["name"].to_numpy(),
+        "domain": kept["domain"].array,
+        "name": kept["name"].array,
         "process": kept["process"].to_numpy(),
         "thread": kept["thread"].to_numpy(),
         "start": kept["start"].to_numpy(),
         "host_ns": kept["end"].to_numpy() - kept["start"].to_numpy(),
         "busy_ns": busy,
         "span_ns": span,
-        "sum_ns": totals.sum[wanted] if has_gpu else unknown,
+        "sum_ns": total,
         "idle_ns": span - busy if has_gpu else unknown,
-        "ops": totals.ops[wanted] if has_gpu else unknown,
-        "rule": np.array(rules.RULES, dtype=object)[rule[wanted]],
+        "ops": ops,
+        "rule": pd.Categorical.from_codes(rule[chosen], categories=pd.Index(rules.RULES, dtype=object)),
     }
-    return schema.check(pd.DataFrame(frame), schema.INSTANCES, "instances")
+    return schema.check(pd.DataFrame(frame, copy=False), schema.INSTANCES, "instances")
 
 
 def _detail(ops: pd.DataFrame, number: NDArray[np.int64], members: tuple[NDArray[np.int64], NDArray[np.int64]]) -> pd.DataFrame:
@@ -162,10 +173,12 @@ def _leftovers(ops: pd.DataFrame, launch: NDArray[np.int64], covered: Mask) -> t
 
 def _lost(trace: schema.Trace, launch: NDArray[np.int64]) -> int:
     names = trace.launches["name"]
-    launching = [name for name in names.unique() if re.search(_LAUNCHING, name)]
+    unique = names.unique()
+    launching = [name for name in unique if re.search(_LAUNCHING, name)]
     answered = np.zeros(len(names), dtype=bool)
     answered[launch[launch >= 0]] = True
-    return int(np.count_nonzero(names.isin(launching).to_numpy() & ~answered))
+    calls = np.ones(len(names), dtype=bool) if len(launching) == len(unique) else names.isin(launching).to_numpy()
+    return int(np.count_nonzero(calls & ~answered))
 
 
 def _notes(trace: schema.Trace) -> tuple[str, ...]:

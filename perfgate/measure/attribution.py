@@ -10,7 +10,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from perfgate.measure import rules, sweep
-from perfgate.measure.codes import factorize_rows
+from perfgate.measure.codes import groups
 
 Ints = NDArray[np.int64]
 Mask = NDArray[np.bool_]
@@ -151,8 +151,8 @@ def _matched(left: tuple[Ints, ...], right: tuple[Ints, ...]) -> Iterator[tuple[
     if not len(left[0]):
         return
     count = len(left[0])
-    codes = factorize_rows(*(np.concatenate(pair) for pair in zip(left, right, strict=True)))
-    keys = int(codes.max()) + 1
+    codes, example = groups(*(np.concatenate(pair) for pair in zip(left, right, strict=True)))
+    keys = len(example)
     (left_order, left_edge), (right_order, right_edge) = (
         (np.argsort(part, kind="stable"), np.append(0, np.cumsum(np.bincount(part, minlength=keys))))
         for part in (codes[:count], codes[count:])

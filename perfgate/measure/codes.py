@@ -9,12 +9,30 @@ from numpy.typing import NDArray
 Ints = NDArray[np.int64]
 
 
-def factorize_rows(*columns: pd.Series | Ints) -> Ints:
-    """A number per row, 0 .. n-1 without gaps, equal where all ``columns`` are equal, in the order of the sorted keys."""
-    total = np.zeros(len(columns[0]), dtype=np.int64)
-    for column in columns:
-        codes, found = pd.factorize(column, sort=True)
-        total = total * max(1, len(found)) + codes
-        if len(columns) > 1:
-            total = pd.factorize(total, sort=True)[0].astype(np.int64)
-    return total
+def groups(*columns: pd.Series | Ints) -> tuple[Ints, Ints]:
+    """A number per row, 0 .. n-1, equal where all ``columns`` are equal; and a row of each number."""
+    total = _codes(columns[0])
+    for column in columns[1:]:
+        codes = _codes(column)
+        total = _codes(total * (int(codes.max(initial=0)) + 1) + codes)
+    example = np.empty(int(total.max(initial=-1)) + 1, dtype=np.int64)
+    example[total[::-1]] = np.arange(len(total))[::-1]
+    return total, example
+
+
+def ranks(column: pd.Series) -> Ints:
+    """A number per row that orders rows as their values do."""
+    if isinstance(column.dtype, pd.CategoricalDtype):
+        names = column.cat.categories.to_numpy()
+        rank = np.empty(len(names), dtype=np.int64)
+        rank[np.argsort(names, kind="stable")] = np.arange(len(names))
+        return rank[column.cat.codes.to_numpy()]
+    return np.unique(column.to_numpy(), return_inverse=True)[1].astype(np.int64)
+
+
+def _codes(column: pd.Series | Ints) -> Ints:
+    if isinstance(column, pd.Series) and isinstance(column.dtype, pd.CategoricalDtype):
+        return _codes(column.cat.codes.to_numpy().astype(np.int64))
+    if len(column) and isinstance(column, np.ndarray) and (column == column[0]).all():
+        return np.zeros(len(column), dtype=np.int64)
+    return pd.factorize(column)[0].astype(np.int64)

@@ -17,8 +17,8 @@ def launch_of(ops: pd.DataFrame, launches: pd.DataFrame) -> tuple[Ints, int]:
     before the operation did is taken.
     """
     keys, wanted = _keys(launches, ops)
-    order = np.lexsort((launches["start"].to_numpy(), keys))
-    order = order[keys[order] >= 0]
+    order = np.argsort(keys, kind="stable")
+    order = order[np.searchsorted(keys[order], 0) :]
     ordered = keys[order]
     if not len(ordered):
         return np.full(len(ops), -1, dtype=np.int64), 0
@@ -28,6 +28,7 @@ def launch_of(ops: pd.DataFrame, launches: pd.DataFrame) -> tuple[Ints, int]:
     repeated = np.append(False, ordered[1:] == ordered[:-1])
     ambiguous = 0
     if repeated.any():
+        order = order[np.lexsort((launches["start"].to_numpy()[order], ordered))]
         last = np.searchsorted(ordered, wanted, side="right") - 1
         several = np.flatnonzero(known & (last > found))
         begun = launches["start"].to_numpy()[order]

@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from perfgate.measure.codes import factorize_rows
+from perfgate.measure.codes import groups
 
 Ints = NDArray[np.int64]
 Attribution = Literal["auto", "process", "same-thread"]
@@ -52,11 +52,10 @@ def choose(ranges: pd.DataFrame, attribution: Attribution) -> NDArray[np.int8]:
     alone = np.ones(len(ranges), dtype=bool)
     for disputing in (~own, ~own & ~library):  # a library's range disputes only another library's
         alone[disputing] = _alone(ranges[disputing])
-    groups = factorize_rows(ranges["process"], ranges["domain"], ranges["name"])
-    names = int(groups.max()) + 1 if len(groups) else 0
-    disputed = np.bincount(groups[~alone], minlength=names) > 0
-    crosses = np.bincount(groups[crossing], minlength=names) > 0
-    rule = np.where(disputed, np.where(crosses, CROSS_THREAD, SAME_THREAD), PROCESS)[groups]
+    group, example = groups(ranges["process"], ranges["domain"], ranges["name"])
+    disputed = np.bincount(group[~alone], minlength=len(example)) > 0
+    crosses = np.bincount(group[crossing], minlength=len(example)) > 0
+    rule = np.where(disputed, np.where(crosses, CROSS_THREAD, SAME_THREAD), PROCESS)[group]
     return np.where(own, PROCESS, rule).astype(np.int8)
 
 
@@ -64,19 +63,20 @@ def _alone(ranges: pd.DataFrame) -> NDArray[np.bool_]:
     """Whether no range that another thread of the same process opened overlaps in time."""
     start = ranges["start"].to_numpy()
     end = np.where(ranges["closed"].to_numpy(), ranges["end"].to_numpy(), _FOREVER)
-    process = factorize_rows(ranges["process"])
-    thread = factorize_rows(ranges["process"], ranges["thread"])
-    result: NDArray[np.bool_] = _overlaps(process, start, end) == _overlaps(thread, start, end)
-    return result
+    process, _ = groups(ranges["process"])
+    thread, example = groups(ranges["process"], ranges["thread"])
+    alone = np.ones(len(ranges), dtype=bool)
+    several = np.bincount(process[example]) > 1 if len(ranges) else np.empty(0, dtype=bool)
+    for number in np.flatnonzero(several):
+        places = np.flatnonzero(process == number)
+        every = _overlapped(start[places], end[places])
+        for mine in np.unique(thread[places]):
+            own = thread[places] == mine
+            alone[places[own]] = every[own] == _overlapped(start[places[own]], end[places[own]])
+    return alone
 
 
-def _overlaps(group: Ints, start: Ints, end: Ints) -> Ints:
-    """How many ranges of its group each range overlaps for more than an instant; itself not counted the same way everywhere."""
-    counts = np.zeros(len(group), dtype=np.int64)
-    order = np.argsort(group, kind="stable")
-    for places in np.split(order, np.flatnonzero(np.diff(group[order])) + 1):
-        starts, ends = np.sort(start[places]), np.sort(end[places])
-        begun = np.searchsorted(starts, end[places], side="left")
-        over = np.searchsorted(ends, start[places], side="right")
-        counts[places] = begun - over
-    return counts
+def _overlapped(start: Ints, end: Ints) -> Ints:
+    """How many of these ranges each one overlaps for more than an instant (itself counted in, or always left out)."""
+    starts, ends = np.sort(start), np.sort(end)
+    return np.searchsorted(starts, end, side="left") - np.searchsorted(ends, start, side="right")

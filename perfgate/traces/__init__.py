@@ -10,8 +10,10 @@ from perfgate.traces.schema import Trace
 SQLITE_MAGIC = b"SQLite format 3\x00"
 
 
-def read(path: Path) -> Trace:
+def read(path: Path, *, geometry: bool = True) -> Trace:
     """The trace in ``path``: an nsys SQLite export, or torch.profiler's Chrome JSON (plain or gzip).
+
+    Without ``geometry`` the launch sizes of kernels may be left unread, which is faster.
 
     Raises ``UsageError`` if the file is missing, unreadable or of no known format, ``UnusableError`` if it holds nothing.
     """
@@ -19,7 +21,7 @@ def read(path: Path) -> Trace:
     if head.startswith(SQLITE_MAGIC):
         from perfgate.traces import nsys_sqlite
 
-        return nsys_sqlite.read(path)
+        return nsys_sqlite.read(path, geometry=geometry)
     if head.startswith(b"\x1f\x8b") or head.lstrip()[:1] in (b"{", b"["):
         from perfgate.traces import kineto
 

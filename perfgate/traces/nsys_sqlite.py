@@ -13,8 +13,9 @@ import numpy as np
 import pandas as pd
 
 from perfgate.errors import UnusableError
-from perfgate.traces import schema
-from perfgate.traces._sqlite import EXPORT_AGAIN, MISSING, Database, Ints, Objects
+from perfgate.traces import _coded, schema
+from perfgate.traces._pages import MISSING, Ints
+from perfgate.traces._sqlite import EXPORT_AGAIN, Database
 
 LAUNCHES = "CUPTI_ACTIVITY_KIND_RUNTIME"
 KERNELS = "CUPTI_ACTIVITY_KIND_KERNEL"
@@ -23,6 +24,10 @@ MEMSETS = "CUPTI_ACTIVITY_KIND_MEMSET"
 GRAPHS = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
 NVTX = "NVTX_EVENTS"
 
+GEOMETRY = (
+    *("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ"),
+    *("registersPerThread", "staticSharedMemory", "dynamicSharedMemory"),
+)
 PUSH_POP = (59, 70)
 START_END = (60, 71)
 DOMAIN_CREATE = 75
@@ -36,19 +41,23 @@ _PATH = re.compile(r"(?<![\w<])/[^\s'\",;:]+")
 _TELLING = re.compile(r"CUDA|NVTX|CUPTI|driver|GPU", re.IGNORECASE)
 
 
-def read(path: Path) -> schema.Trace:
+def read(path: Path, *, geometry: bool = True, pages: bool = True) -> schema.Trace:
     """The trace in ``path``, an export of ``nsys export --type sqlite``.
+
+    Without ``geometry`` grid, block, registers and shared memory of kernels are left unread, which is faster. ``pages``
+    False reads everything through SQLite's own library (several times slower; the answer is the same).
 
     Raises ``UsageError`` if the file can't be read, ``UnusableError`` if it is not an nsys export, or lacks a column without
     which nothing can be attributed, or holds neither ranges nor GPU work.
     """
-    with Database(path) as database:
-        return _Reader(database).trace()
+    with Database(path, pages=pages) as database:
+        return _Reader(database, geometry).trace()
 
 
 class _Reader:
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, geometry: bool) -> None:
         self.database = database
+        self.geometry = geometry
         self.notes: list[str] = []
         self.strings = self._strings()
 
@@ -66,7 +75,7 @@ class _Reader:
             format="nsys-sqlite",
             tool_version=tool_version,
             schema_version=schema_version,
-            ops=pd.concat(ops, ignore_index=True) if ops else schema.empty(schema.OPS),
+            ops=_coded.concat(ops) if ops else schema.empty(schema.OPS),
             launches=launches,
             ranges=self._ranges(stops),
             has_gpu=bool(ops),
@@ -84,11 +93,11 @@ class _Reader:
         rows = self.database.rows("SELECT id, value FROM StringIds WHERE typeof(id) = 'integer' AND value IS NOT NULL")
         return {int(str(key)): value if isinstance(value, str) else str(value) for key, value in rows}
 
-    def _named(self, codes: Ints, fallback: str) -> Objects:
-        unique, places = np.unique(codes, return_inverse=True)
-        names = np.empty(len(unique), dtype=object)
-        names[:] = [self.strings.get(int(code), fallback) for code in unique]
-        return names[places]
+    def _named(self, keys: Ints, fallback: str) -> pd.Categorical:
+        return _coded.named(keys, lambda key: self.strings.get(key, fallback))
+
+    def _integers(self, table: str, columns: tuple[str, ...]) -> dict[str, Ints]:
+        return {name: column.values for name, column in self.database.columns(table, columns).items()}
 
     def _versions(self) -> tuple[str, str]:
         for table in ("META_DATA_EXPORT", "EXPORT_META_DATA"):
@@ -104,7 +113,7 @@ class _Reader:
             return "graph"
         if any((frame["graph_node"] >= 0).any() for frame in ops):
             return "node"
-        launched = any("GraphLaunch" in name for name in launches["name"].unique())
+        launched = any("GraphLaunch" in name for name in launches["name"].cat.categories) if len(launches) else False
         if launched and {"name", "value"} <= self.database.tables.get("META_DATA_CAPTURE", set()):
             rows = self.database.rows("SELECT value FROM META_DATA_CAPTURE WHERE name LIKE '%CUDA_GRAPH_TRACE_OPTIONS:MODE'")
             modes = {str(value).lower() for (value,) in rows} & {"graph", "node"}
@@ -126,7 +135,7 @@ class _Reader:
         if LAUNCHES not in self.database.tables:
             return schema.empty(schema.LAUNCHES)
         self.database.need(LAUNCHES, ("start", "end", "globalTid", "correlationId"))
-        found = self.database.integers(LAUNCHES, ("start", "end", "globalTid", "correlationId", "nameId"))
+        found = self._integers(LAUNCHES, ("start", "end", "globalTid", "correlationId", "nameId"))
         found = self._plausible(found, LAUNCHES, ("globalTid",))
         frame = {
             "name": self._named(found["nameId"], "[API call]"),
@@ -136,50 +145,41 @@ class _Reader:
             "start": found["start"],
             "end": found["end"],
         }
-        return schema.check(pd.DataFrame(frame), schema.LAUNCHES, LAUNCHES)
+        return schema.check(pd.DataFrame(frame, copy=False), schema.LAUNCHES, LAUNCHES)
 
     def _kernels(self) -> pd.DataFrame:
-        extra = (
-            *("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ", "registersPerThread"),
-            *("staticSharedMemory", "dynamicSharedMemory", "demangledName", "shortName"),
-        )
-        found = self._device_rows(KERNELS, extra)
+        found = self._device_rows(KERNELS, ("demangledName", "shortName", *(GEOMETRY if self.geometry else ())))
         if found is None:
             return schema.empty(schema.OPS)
         codes = np.where(found["demangledName"] == MISSING, found["shortName"], found["demangledName"])
-        fixed, dynamic = found["staticSharedMemory"], found["dynamicSharedMemory"]
-        known = (fixed != MISSING) & (dynamic != MISSING)
-        return self._ops(
-            "KERNEL",
-            self._named(codes, "[kernel]"),
-            found,
-            grid=_extent(found["gridX"], found["gridY"], found["gridZ"]),
-            block=_extent(found["blockX"], found["blockY"], found["blockZ"]),
-            registers=_or(found["registersPerThread"], -1),
-            shared_memory=np.where(known, np.where(known, fixed, 0) + np.where(known, dynamic, 0), -1),
-        )
+        return self._ops("KERNEL", self._named(codes, "[kernel]"), found, **(_geometry(found) if self.geometry else {}))
 
     def _copies(self) -> pd.DataFrame:
         found = self._device_rows(MEMCPYS, ("copyKind",))
         if found is None:
             return schema.empty(schema.OPS)
-        unique, places = np.unique(found["copyKind"], return_inverse=True)
-        names = np.array(
-            [f"[memcpy {_COPY_KINDS[int(kind)]}]" if int(kind) in _COPY_KINDS else "[memcpy]" for kind in unique], dtype=object
+        names = _coded.named(
+            found["copyKind"], lambda kind: f"[memcpy {_COPY_KINDS[kind]}]" if kind in _COPY_KINDS else "[memcpy]"
         )
-        return self._ops("MEMCPY", names[places], found)
+        return self._ops("MEMCPY", names, found)
 
     def _fills(self) -> pd.DataFrame:
         found = self._device_rows(MEMSETS, ())
-        return schema.empty(schema.OPS) if found is None else self._ops("MEMSET", "[memset]", found)
+        return (
+            schema.empty(schema.OPS)
+            if found is None
+            else self._ops("MEMSET", _coded.constant("[memset]", len(found["start"])), found)
+        )
 
     def _graph_launches(self) -> pd.DataFrame:
         found = self._device_rows(GRAPHS, ("graphId",))
         if found is None:
             return schema.empty(schema.OPS)
-        unique, places = np.unique(_or(found["graphId"], -1), return_inverse=True)
-        names = np.array([f"[graph {graph}]" if graph >= 0 else "[graph]" for graph in unique], dtype=object)
-        return self._ops("GRAPH", names[places], found)
+        return self._ops(
+            "GRAPH",
+            _coded.named(_or(found["graphId"], -1), lambda graph: f"[graph {graph}]" if graph >= 0 else "[graph]"),
+            found,
+        )
 
     def _device_rows(self, table: str, extra: tuple[str, ...]) -> dict[str, Ints] | None:
         """The columns that every GPU activity table has, and ``extra``; ``None`` where there is no such table."""
@@ -187,7 +187,7 @@ class _Reader:
             return None
         self.database.need(table, ("start", "end", "correlationId"))
         shared = ("start", "end", "deviceId", "contextId", "streamId", "correlationId", "globalPid", "graphNodeId")
-        found = self.database.integers(table, (*shared, *extra))
+        found = self._integers(table, (*shared, *extra))
         if "globalPid" not in self.database.tables[table]:
             found["globalPid"] = np.full(len(found["start"]), self._only_process(table))
         return self._plausible(found, table, ("globalPid",))
@@ -226,9 +226,10 @@ class _Reader:
         self.notes.append(f"{bad} of {len(good)} rows of {table} have no usable times or process: left out")
         return {name: values[good] for name, values in found.items()}
 
-    def _ops(self, kind: str, names: Objects | str, found: dict[str, Ints], **extra: object) -> pd.DataFrame:
+    def _ops(self, kind: str, names: pd.Categorical, found: dict[str, Ints], **extra: object) -> pd.DataFrame:
+        count = len(found["start"])
         frame = {
-            "kind": kind,
+            "kind": _coded.constant(kind, count),
             "name": names,
             "device": _or(found["deviceId"], -1),
             "context": _or(found["contextId"], -1),
@@ -237,65 +238,83 @@ class _Reader:
             "correlation": _or(found["correlationId"], -1),
             "start": found["start"],
             "end": found["end"],
-            "grid": "",
-            "block": "",
-            "registers": -1,
-            "shared_memory": -1,
+            "grid": _coded.constant("", count),
+            "block": _coded.constant("", count),
+            "registers": np.full(count, -1),
+            "shared_memory": np.full(count, -1),
             "graph_node": _or(found["graphNodeId"], -1),
             **extra,
         }
-        return schema.check(pd.DataFrame(frame, index=range(len(found["start"]))), schema.OPS, kind)
+        return schema.check(pd.DataFrame(frame, copy=False), schema.OPS, kind)
 
     def _ranges(self, stops: Ints) -> pd.DataFrame:
         database = self.database
         if NVTX not in database.tables:
             return schema.empty(schema.RANGES)
         database.need(NVTX, ("start", "end", "eventType", "globalTid"))
-        wanted = f"eventType IN ({', '.join(map(str, (*PUSH_POP, *START_END)))})"
-        columns = ("start", "end", "eventType", "globalTid", "endGlobalTid", "domainId", "textId")
-        found = database.integers(NVTX, columns, wanted)
-        texts = database.texts(NVTX, "text", wanted)
+        columns = database.columns(
+            NVTX, ("start", "end", "eventType", "globalTid", "endGlobalTid", "domainId", "textId"), ("text",)
+        )
+        texts = columns["text"].texts
+        found = {name: column.values for name, column in columns.items()}
+        domains = self._domain_names(found, texts)
+        kind = found.pop("eventType")
+        ranges = np.isin(kind, (*PUSH_POP, *START_END))
+        found["start_end"] = np.isin(kind, START_END).astype(np.int64)
+        if not ranges.all():
+            found = {name: values[ranges] for name, values in found.items()}
+        if not len(found["start"]):
+            return schema.empty(schema.RANGES)
         closed = found["end"] != MISSING
         if len(stops):  # newer exports close what is still open at exactly that time
             closed &= ~np.isin(found["end"], stops)
-        found["end"] = np.where(closed, found["end"], found["start"])
-        found["row"] = np.arange(len(closed))
-        if len(closed):
-            found = self._plausible(found, NVTX, ("globalTid",))
-        rows = found["row"]
+        found["end"], found["closed"] = np.where(closed, found["end"], found["start"]), closed.astype(np.int64)
+        found = self._plausible(found, NVTX, ("globalTid",))
         process = found["globalTid"] & ~_THREAD_BITS
-        names = texts[rows]
-        registered = np.array([name is None for name in names], dtype=bool)
-        names[registered] = self._named(found["textId"][registered], "[unnamed]")
         frame = {
-            "domain": self._domains(process, _or(found["domainId"], 0)),
-            "name": names,
-            "kind": np.where(np.isin(found["eventType"], PUSH_POP), "PushPop", "StartEnd"),
+            "domain": self._domains(process, _or(found["domainId"], 0), domains),
+            "name": self._range_names(found["text"], found["textId"], texts),
+            "kind": _coded.coded(found["start_end"], ["PushPop", "StartEnd"]),
             "process": process,
             "thread": found["globalTid"],
             "end_thread": np.where(found["endGlobalTid"] == MISSING, found["globalTid"], found["endGlobalTid"]),
             "start": found["start"],
             "end": found["end"],
-            "closed": closed[rows],
+            "closed": found["closed"] == 1,
         }
-        return schema.check(pd.DataFrame(frame), schema.RANGES, NVTX)
+        return schema.check(pd.DataFrame(frame, copy=False), schema.RANGES, NVTX)
 
-    def _domains(self, process: Ints, domain: Ints) -> Objects:
-        """The name of each (process, domain id); 0 is the default domain, whose name is empty."""
-        where = f"eventType = {DOMAIN_CREATE}"
-        made = self.database.integers(NVTX, ("globalTid", "domainId", "textId"), where)
-        texts = self.database.texts(NVTX, "text", where)
-        named: dict[tuple[int, int], str] = {}
-        for thread, number, code, text in zip(made["globalTid"], made["domainId"], made["textId"], texts, strict=True):
-            name = text if text is not None else self.strings.get(int(code), "")
-            named[int(thread) & ~_THREAD_BITS, int(number)] = name
-        keys, places = np.unique(np.stack([process, domain], axis=1), axis=0, return_inverse=True)
-        names = np.empty(len(keys), dtype=object)
-        nameless = [int(number) for pid, number in keys if number and not named.get((int(pid), int(number)))]
-        names[:] = ["" if number == 0 else named.get((int(pid), int(number))) or f"domain {number}" for pid, number in keys]
+    def _range_names(self, text: Ints, text_id: Ints, texts: list[str]) -> pd.Categorical:
+        """The name is the row's own text, else the registered string."""
+        keys = np.where(text >= 0, text, np.where(text_id == MISSING, -1, len(texts) + text_id))
+        registered = len(texts)
+
+        def name(key: int) -> str:
+            return texts[key] if 0 <= key < registered else self.strings.get(key - registered, "[unnamed]")
+
+        return _coded.named(keys, name)
+
+    def _domain_names(self, found: dict[str, Ints], texts: list[str]) -> dict[tuple[int, int], str]:
+        """The names that (process, domain id) were created with."""
+        names = {}
+        for row in np.flatnonzero(found["eventType"] == DOMAIN_CREATE).tolist():
+            code = int(found["text"][row])
+            name = texts[code] if code >= 0 else self.strings.get(int(found["textId"][row]), "")
+            names[int(found["globalTid"][row]) & ~_THREAD_BITS, int(found["domainId"][row])] = name
+        return names
+
+    def _domains(self, process: Ints, domain: Ints, names: dict[tuple[int, int], str]) -> pd.Categorical:
+        """The name per (process, domain id); 0 is the default domain, whose name is empty."""
+        processes, each_process = pd.factorize(process)
+        numbers, each_number = pd.factorize(domain)
+        pairs, unique = pd.factorize(processes.astype(np.int64) * len(each_number) + numbers)
+        keys = [
+            (int(each_process[pair // len(each_number)]), int(each_number[pair % len(each_number)])) for pair in unique.tolist()
+        ]
+        nameless = [key for key in keys if key[1] and not names.get(key)]
         if nameless:
             self.notes.append(f"the name of {len(nameless)} NVTX domain(s) is not in the capture: shown by number")
-        return names[places.reshape(-1)]
+        return _coded.coded(pairs, ["" if key[1] == 0 else names.get(key) or f"domain {key[1]}" for key in keys])
 
 
 def blank_paths(text: str) -> str:
@@ -307,12 +326,15 @@ def _or(values: Ints, fallback: int) -> Ints:
     return np.where(values == MISSING, fallback, values)
 
 
-def _extent(x: Ints, y: Ints, z: Ints) -> Objects:
-    """``132x1x1`` per row, built once per distinct extent."""
-    keys, places = np.unique(np.stack([x, y, z], axis=1), axis=0, return_inverse=True)
-    names = np.empty(len(keys), dtype=object)
-    names[:] = ["" if MISSING in key else "x".join(map(str, key)) for key in keys.tolist()]
-    return names[places.reshape(-1)]
+def _geometry(found: dict[str, Ints]) -> dict[str, object]:
+    fixed, dynamic = found["staticSharedMemory"], found["dynamicSharedMemory"]
+    known = (fixed >= 0) & (dynamic >= 0)
+    return {
+        "grid": _coded.extents(found["gridX"], found["gridY"], found["gridZ"], MISSING),
+        "block": _coded.extents(found["blockX"], found["blockY"], found["blockZ"], MISSING),
+        "registers": _or(found["registersPerThread"], -1),
+        "shared_memory": np.where(known, fixed + dynamic, -1),
+    }
 
 
 def _why_empty(diagnostics: list[str]) -> str:

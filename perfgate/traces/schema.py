@@ -56,7 +56,8 @@ class Trace:
     """What one capture holds, whatever format it came from.
 
     ``ops``, ``launches`` and ``ranges`` have the columns of :data:`OPS`, :data:`LAUNCHES`, :data:`RANGES`; row order means
-    nothing. ``has_gpu`` is False where the capture holds no GPU activity table at all (then busy is unknown, never 0).
+    nothing, and text columns may be categorical. ``has_gpu`` is False where the capture holds no GPU activity table at all
+    (then busy is unknown, never 0).
     ``diagnostics`` are the profiler's own messages, without anything of the environment.
     """
 
@@ -79,14 +80,21 @@ def empty(columns: dict[str, str]) -> pd.DataFrame:
 
 
 def check(frame: pd.DataFrame, columns: dict[str, str], what: str) -> pd.DataFrame:
-    """``frame`` with exactly ``columns``, in order, cast to their dtypes.
+    """``frame`` with exactly ``columns``, in order, cast to their dtypes; a text column may be categorical, and stays so.
 
     Raises ``ValueError`` naming the missing columns: a reader's bug, never a user's error.
     """
     missing = [name for name in columns if name not in frame.columns]
     if missing:
         raise ValueError(f"{what}: missing columns {', '.join(missing)}")
-    return frame[list(columns)].astype({name: _dtype(kind) for name, kind in columns.items()})
+    wanted = {name: _dtype(kind) for name, kind in columns.items()}
+    frame = frame[list(columns)]
+    other = {name: kind for name, kind in wanted.items() if frame[name].dtype != kind and not _is_coded(frame[name], kind)}
+    return frame.astype(other) if other else frame
+
+
+def _is_coded(column: pd.Series, kind: str) -> bool:
+    return kind == "object" and isinstance(column.dtype, pd.CategoricalDtype)
 
 
 def _dtype(kind: str) -> str:
