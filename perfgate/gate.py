@@ -5,16 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 from pathlib import Path
+from typing import Any
 
 from perfgate.budgets import Budgets
 from perfgate.budgets import choose as choose_budgets
-from perfgate.compare import effect
 from perfgate.config import Config
 from perfgate.devices import choose_device, device_name
 from perfgate.discover import bundled_folder, readable
 from perfgate.discover import load as load_ops
+from perfgate.environment import fingerprint
 from perfgate.judge import judge, verdict
-from perfgate.model import Comparison, GateResult
+from perfgate.model import GateResult
 from perfgate.plan import make_plan
 from perfgate.profilers import choose as choose_profiler
 from perfgate.registry import Registry
@@ -37,14 +38,14 @@ def prepare(config: Config) -> Prepared:
     Raises :class:`~perfgate.errors.PerfgateError` for all that can't be as asked; nothing has run by then.
     """
     registry = load_ops(config.workloads)
-    device = choose_device(config.device)
     stored = Path(config.replay_from) if config.replay_from else None
-    profiler, findings = choose_profiler(config.profiler, device=device, replay_from=stored)
-    plan = make_plan(registry, config, device, profiler.name)
-    budgets = budgets_of(device_name(device), config.thresholds)
+    machine = _stored_machine(stored) if config.profiler == "replay" and stored else _this_machine(config.device)
+    profiler, findings = choose_profiler(config.profiler, device=machine.device, replay_from=stored)
+    plan = make_plan(registry, config, machine.device, profiler.name)
+    budgets = budgets_of(machine.name, config.thresholds)
     found = budgets.findings(ranges_of(registry), {one.range for one in plan.variants})
     looks = Looks.plan(config.blocks, max(config.blocks, config.max_blocks))
-    return Prepared(plan, registry, budgets, profiler, (*findings, *found), looks)
+    return Prepared(plan, registry, budgets, profiler, (*findings, *found), looks, machine.environment)
 
 
 def run(config: Config, *, command: str, progress: Progress) -> Finished:
@@ -62,23 +63,47 @@ def run(config: Config, *, command: str, progress: Progress) -> Finished:
 def check(run_: Path, *, thresholds: str = "", on_inconclusive: str = "fail") -> GateResult:
     """A stored result judged again, against the budgets as they stand now. Runs and writes nothing."""
     stored = load_result(run_)
-    environment = stored.environment
-    card = (environment.get("gpu") or {}).get("name") or stored.run.device
-    budgets = budgets_of(card, thresholds)
+    budgets = budgets_of(card_of(stored.environment), thresholds)
     registry = load_ops()
     measured = {one.range for one in stored.comparisons}
     told_by_budgets = ("UNMATCHED_BUDGET", "NOT_BUDGETED", "EXPIRED_BUDGET", "PROVISIONAL_BUDGET")
     kept = tuple(one for one in stored.findings if one.code not in told_by_budgets)
     findings = (*kept, *budgets.findings({*ranges_of(registry), *measured}, measured))
     again = judge(
-        [_unjudged(one, budgets) for one in stored.comparisons], budgets, racy_ops={op.name for op in registry if op.racy}
+        [replace(one, status="invalid", reasons=()) for one in stored.comparisons],
+        budgets,
+        racy_ops={op.name for op in registry if op.racy},
     )
     return replace(
         stored,
         comparisons=again,
         findings=findings,
-        verdict=verdict(again, findings, complete=stored.run.complete, on_inconclusive=on_inconclusive),
+        verdict=verdict(again, findings, complete=stored.run.complete, on_inconclusive=on_inconclusive, exempt=stored.exempt),
     )
+
+
+@dataclass(frozen=True)
+class _Machine:
+    device: str
+    name: str
+    environment: dict[str, Any]
+
+
+def _this_machine(wanted: str) -> _Machine:
+    device = choose_device(wanted)
+    return _Machine(device, device_name(device), fingerprint(device))
+
+
+def _stored_machine(run_: Path) -> _Machine:
+    """The machine that a stored run was made on: a replay is judged as if it ran there."""
+    content = RunDirectory.open(run_).read_run()
+    environment = content["environment"]
+    return _Machine(content["plan"]["device"], card_of(environment), environment)
+
+
+def card_of(environment: dict[str, Any]) -> str:
+    """The card's name in a stored environment; "cpu" where it was a CPU."""
+    return str((environment.get("gpu") or {}).get("name") or environment["device"])
 
 
 def budgets_of(card: str, thresholds: str) -> Budgets:
@@ -91,12 +116,3 @@ def budgets_of(card: str, thresholds: str) -> Budgets:
 def ranges_of(registry: Registry) -> set[str]:
     """Every ``op:case:phase`` that could be measured."""
     return {f"{op.name}:{case.name}:{phase}" for op in registry for case in op.case_list for phase in op.phases}
-
-
-def _unjudged(one: Comparison, budgets: Budgets) -> Comparison:
-    """The comparison in the metric that its budget names now, without status and reasons."""
-    metric = one.metric if one.metric == "host" else budgets.metric(one.range)
-    if metric == one.metric or one.default is None or one.deterministic is None:
-        return replace(one, status="invalid", reasons=())
-    found = effect(one.default, one.deterministic, metric)
-    return replace(one, **{**vars(found), "signals": found.signals}, status="invalid", reasons=())

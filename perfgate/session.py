@@ -7,14 +7,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
-from typing import Protocol
+from typing import Any, Protocol
 
 from perfgate.assemble import assemble
 from perfgate.budgets import Budgets
-from perfgate.environment import fingerprint, segment
+from perfgate.environment import segment
 from perfgate.errors import PerfgateError
 from perfgate.evidence import Collection
-from perfgate.judge import judge, verdict
+from perfgate.judge import judge, undecided_blocks, verdict
 from perfgate.model import Capture, Comparison, GateResult, Metric, Mode, Reason, RunInfo, RunSpec, Variant
 from perfgate.plan import Plan
 from perfgate.profilers import Profiler
@@ -51,6 +51,7 @@ class Prepared:
     profiler: Profiler
     findings: tuple[Reason, ...]
     looks: Looks
+    environment: dict[str, Any]
 
 
 class Session:
@@ -63,7 +64,7 @@ class Session:
         self._progress = progress
         self._collection = Collection(directory, prepared.plan.variants)
         self._findings = list(prepared.findings)
-        self._environment = fingerprint(prepared.plan.device)
+        self._environment = prepared.environment
         self._begun = time.monotonic()
         self._complete = False
         self._info = RunInfo(
@@ -126,7 +127,7 @@ class Session:
 
     def result(self) -> GateResult:
         """Everything known as of now, judged."""
-        judged = self._judged()
+        judged = self._judged(final=True)
         config = self._plan.config
         info = replace(self._info, complete=self._complete, seconds=round(time.monotonic() - self._begun, 1))
         findings = (*self._findings, *self._collection.findings)
@@ -134,29 +135,27 @@ class Session:
             run=info,
             environment=self._environment,
             comparisons=judged,
-            verdict=verdict(judged, findings, complete=self._complete, on_inconclusive=config.on_inconclusive),
+            verdict=verdict(
+                judged, findings, complete=self._complete, on_inconclusive=config.on_inconclusive, exempt=self._plan.exempt
+            ),
             exempt=self._plan.exempt,
             findings=findings,
         )
 
-    def _judged(self) -> tuple[Comparison, ...]:
+    def _judged(self, *, final: bool) -> tuple[Comparison, ...]:
         metrics = {one.range: self._metric(one.range) for one in self._plan.variants}
         compared = assemble(self._plan.variants, self._collection.of, self._prepared.registry, metrics)
         racy = {op.name for op in self._prepared.registry if op.racy}
-        return judge(compared, self._prepared.budgets, racy_ops=racy, looks=self._prepared.looks)
+        return judge(compared, self._prepared.budgets, racy_ops=racy, looks=self._prepared.looks, final=final)
 
     def _metric(self, range_: str) -> Metric:
-        budget = self._prepared.budgets.find(range_)
-        if self._plan.device == "cpu":
-            return "host"
-        return budget.metric if budget else "busy"
+        return self._prepared.budgets.metric(range_, "host" if self._plan.device == "cpu" else "busy")
 
     def _blocks_due(self, done: int) -> int:
         looks = self._prepared.looks
         if not done:
             return looks.at[0]
-        undecided = [one.blocks for one in self._judged() if one.judged and one.status == "inconclusive"]
-        return next_look(undecided, looks)
+        return next_look(undecided_blocks(self._judged(final=False)), looks)
 
     def _run_block(self, number: int) -> bool:
         """One block; False where a child failed. A block whose arms met unlike conditions does not count."""
