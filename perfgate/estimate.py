@@ -20,6 +20,7 @@ FloatArray = npt.NDArray[np.float64]
 POWER = 0.95  # of the minimum detectable effect, and what the promise is stated at
 PART_ERRORS = 0.75  # mean and Hodges-Lehmann part when they lie further apart than this many standard errors ...
 PART_LEAST = 0.0025  # ... and than this much (0.25 %)
+ROUNDING = 1e-12  # of logarithms: a ratio of exactly 1.15 lies on a budget of 15 %, not above it
 
 
 @dataclass(frozen=True)
@@ -64,13 +65,13 @@ class Estimate:
 
     def p_above(self, limit: FloatArray) -> FloatArray:
         """One-sided p value of "the ratio is at most ``limit``" (log): the level at which ``lowest`` meets ``limit``."""
-        p = _tail(self.log_ratio - self.drift_low - limit, self.error, self.freedom)
-        return np.where(self.reach_low > limit, p, 1.0)
+        p = _tail(self.log_ratio - self.drift_low - limit - ROUNDING, self.error, self.freedom)
+        return np.where(self.reach_low > limit + ROUNDING, p, 1.0)
 
     def p_below(self, limit: FloatArray) -> FloatArray:
         """One-sided p value of "the ratio is above ``limit``" (log): the level at which ``highest`` meets ``limit``."""
-        p = _tail(limit - self.log_ratio - self.drift_high, self.error, self.freedom)
-        return np.where(self.reach_high <= limit, p, 1.0)
+        p = _tail(limit - self.log_ratio - self.drift_high + ROUNDING, self.error, self.freedom)
+        return np.where(self.reach_high <= limit + ROUNDING, p, 1.0)
 
     def detectable(self, alpha: float | FloatArray) -> FloatArray:
         """The excess over a budget, as a fraction, that this much data finds at level ``alpha`` with 95 % probability."""

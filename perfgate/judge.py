@@ -225,15 +225,15 @@ def _kernels_change(one: Comparison) -> bool:
 
 
 def _sentence(code: int, judged: Sequence[Comparison], whole: Sequence[Reason], counts: dict[str, int]) -> str:
+    """What decided the exit code; the views put the status before it."""
     total = len(judged)
     skipped = f", {counts['skipped']} skipped" if counts["skipped"] else ""
     if code == 0:
-        return f"PASS: {counts['pass']} of {total} judged ranges within budget{skipped}"
-    word = STATUS_OF_EXIT[code].upper()
+        return f"{counts['pass']} of {total} judged ranges within budget{skipped}"
     first = next((reason for reason in whole if exit_code([reason]) == code), None)
     if first is not None:
-        return f"{word}: {first.text} ({first.code})"
+        return f"{first.text} ({first.code})"
     met = [(one, reason) for one in judged for reason in one.reasons if exit_code([reason]) == code]
     one, reason = met[0]
     ranges = len({other.name for other, _ in met})
-    return f"{word}: {ranges} of {total} judged ranges ({reason.code}){skipped}; first {one.name}: {reason.text}"
+    return f"{ranges} of {total} judged ranges {reason.code}{skipped}; first {one.name}: {reason.text}"

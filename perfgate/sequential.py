@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from perfgate.errors import UsageError
-from perfgate.estimate import Estimate, FloatArray, critical
+from perfgate.estimate import ROUNDING, Estimate, FloatArray, critical
 
 UNDECIDED, PASS, FAIL = 0, -1, 1
 IntArray = npt.NDArray[np.int64]
@@ -82,7 +82,7 @@ def decide(
         if over[index] > levels[index]:
             break
         rejected += 1
-        if evidence.log_ratio[index] > ceiling[index]:
+        if evidence.log_ratio[index] > ceiling[index] + ROUNDING:
             outcome[index] = FAIL
     open_ranges = over > alpha / max(1, family - rejected)
     levels[open_ranges] = alpha / max(1, family - rejected)

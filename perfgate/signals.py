@@ -37,9 +37,10 @@ def noticed(default: ArmFigures, other: ArmFigures, metric: Metric, evidence: Es
 def too_few(figures: ArmFigures, metric: Metric) -> Reason | None:
     """TOO_FEW_SAMPLES where an arm has fewer than two processes, or one of them fewer than three instances."""
     counts = [len(values) for values in _values(figures.samples, metric)]
+    if not counts:  # nothing measured at all is another matter
+        return None
     if len(counts) < MIN_PROCESSES:
-        processes = "1 process" if len(counts) == 1 else f"{len(counts)} processes"
-        text = f"{figures.implementation}: {processes} measured {metric}, {MIN_PROCESSES} are needed to know the noise"
+        text = f"{figures.implementation}: 1 process measured {metric}, {MIN_PROCESSES} are needed to know the noise"
         return Reason("TOO_FEW_SAMPLES", text, "measure more blocks (--blocks 3) or give more captures per arm")
     if min(counts) < MIN_INSTANCES:
         text = f"{figures.implementation}: a process measured {min(counts)} instances, {MIN_INSTANCES} are needed"

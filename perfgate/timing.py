@@ -63,10 +63,14 @@ def timing_reasons(one: Comparison, trial: Trial | None) -> Iterator[Reason]:
     blocking = [reason for reason in one.signals if reason.code == "TOO_FEW_SAMPLES"]
     if one.metric in ("busy", "span"):
         blocking += [reason for arm in (one.default, one.deterministic) if arm and (reason := changing_kernels(arm))]
-    if blocking:
+    if one.ratio is None:
+        text = f"{one.name}: {one.metric} was not measured in both arms, or is 0"
+        yield Reason("NOTHING_MEASURED", text, "a range without GPU work has no busy time: judge host, or look at the capture")
+    elif blocking:
         yield from blocking
-    elif trial is None:
-        yield _unmeasured(one)
+    elif trial is None:  # fewer processes than an interval needs, without a signal that says so: arms of stored results
+        text = f"{one.name}: {format_percent(one.ratio - 1)} {one.metric} from too few processes to know the noise"
+        yield Reason("TOO_FEW_SAMPLES", text, "measure more blocks (--blocks 3)")
     elif trial.outcome == FAIL:
         yield _over(one, trial)
     elif trial.outcome == PASS:
@@ -75,14 +79,6 @@ def timing_reasons(one: Comparison, trial: Trial | None) -> Iterator[Reason]:
             yield tighter
     else:
         yield from _undecided(one, trial)
-
-
-def _unmeasured(one: Comparison) -> Reason:
-    if one.ratio is None:
-        text = f"{one.name}: {one.metric} was not measured in both arms, or is 0"
-        return Reason("NOTHING_MEASURED", text, "a range without GPU work has no busy time: judge host, or look at the capture")
-    text = f"{one.name}: {format_percent(one.ratio - 1)} {one.metric} from too few processes to know the noise"
-    return Reason("TOO_FEW_SAMPLES", text, "measure more blocks (--blocks 3)")
 
 
 def _over(one: Comparison, trial: Trial) -> Reason:

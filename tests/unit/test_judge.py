@@ -1,0 +1,440 @@
+from dataclasses import replace
+from datetime import date
+
+import numpy as np
+import pytest
+
+from perfgate.judge import foreign_no_effect, judge, undecided_blocks, verdict
+from perfgate.model import Accuracy, Bits, Exempt, Memory, Reason
+from perfgate.reasons import CODES, SEVERITY
+from perfgate.sequential import Looks
+from tests.unit import arms
+
+THREE = Looks.plan(3, 3)
+DEFAULT = arms.noisy("old", 100, seed=1)
+
+
+def one(microseconds=110, *, budget="15%", looks=THREE, racy=(), foreign=False, entries=(), default=DEFAULT, own=None, **facts):
+    """The comparison against a default of 100 us, judged alone."""
+    own = arms.noisy("new", microseconds, seed=2) if own is None else own
+    made = arms.comparison(default, own, **facts)
+    budgets = arms.budgets(budget, entries=entries)
+    (judged,) = judge([made], budgets, looks=looks, racy_ops=racy, foreign=foreign)
+    return judged
+
+
+def codes(judged):
+    return [reason.code for reason in judged.reasons]
+
+
+@pytest.mark.parametrize(
+    ("microseconds", "status", "code"),
+    [(110, "pass", "WITHIN_BUDGET"), (114.95, "inconclusive", "STRADDLES_BUDGET"), (120, "fail", "OVER_BUDGET")],
+)
+def test_three_outcomes(microseconds, status, code):
+    judged = one(microseconds)
+
+    assert (judged.status, codes(judged)) == (status, [code])
+    assert judged.ratio == pytest.approx(microseconds / 100, rel=0.005)
+    assert judged.ratio_low < judged.ratio < judged.ratio_high
+    assert "budget +15 % (h200.toml:4)" in judged.reasons[0].text
+
+
+def test_exactly_on_the_budget_passes_and_just_above_fails_when_there_is_no_noise():
+    quiet = arms.arm("old", [100] * 6)
+
+    assert one(default=quiet, own=arms.arm("new", [115] * 6)).status == "pass"
+    assert one(default=quiet, own=arms.arm("new", [115.001] * 6)).status == "fail"
+
+
+def test_getting_faster_never_fails_and_suggests_a_tighter_budget():
+    entries = [{"range": "moe/combine", "overhead": "15%"}]
+    judged = one(50, entries=entries)
+
+    assert (judged.status, codes(judged)) == ("pass", ["WITHIN_BUDGET", "FASTER_THAN_BUDGET"])
+    assert "h200.toml:10" in judged.reasons[1].next
+
+
+def test_negative_budget_demands_a_win():
+    assert one(60, budget="-50%").status == "fail"
+    assert one(40, budget="-50%").status == "pass"
+
+
+def test_verdict_agrees_with_the_shown_interval():
+    for seed in range(40):
+        own = arms.noisy("new", 114 + seed / 20, seed=seed, noise=0.004)
+        judged = one(own=own)
+        expected = "pass" if judged.ratio_high <= 1.15 else "fail" if judged.ratio_low > 1.15 else "inconclusive"
+
+        assert judged.status == expected
+
+
+def test_excess_below_the_floor_is_none():
+    floored = arms.budgets("15%", abs_floor="10us")
+    (judged,) = judge([arms.comparison(DEFAULT, arms.noisy("new", 120, seed=2))], floored, looks=THREE)
+
+    assert (judged.status, codes(judged)) == ("pass", ["WITHIN_BUDGET"])
+    assert "less than the floor of 10.0 us" in judged.reasons[0].text
+    (judged,) = judge([arms.comparison(DEFAULT, arms.noisy("new", 130, seed=2))], floored, looks=THREE)
+    assert judged.status == "fail"
+
+
+def test_failure_names_the_kernel_that_costs_most():
+    base = arms.comparison(DEFAULT, arms.noisy("new", 130, seed=2))
+    known = [
+        replace(arm, kernels=(arms.kernel("scan<float>", arm.busy_ns - 10_000), arms.kernel(extra, 10_000)))
+        for arm, extra in ((base.default, "atomic"), (base.deterministic, "sort"))
+    ]
+    judged = one(default=known[0], own=known[1])
+
+    assert judged.delta_ns == sum(part.delta_ns for part in judged.contributions)
+    assert "most of it: slower scan<float>" in judged.reasons[0].text
+    assert "raise h200.toml:4 with a reason" in judged.reasons[0].next
+
+
+def test_budget_within_the_noise_says_so():
+    noisy = [arms.noisy(name, 100, seed=seed, noise=0.03) for name, seed in (("old", 1), ("new", 2))]
+    judged = one(budget="1%", default=noisy[0], own=noisy[1])
+
+    assert codes(judged) == ["BUDGET_BELOW_NOISE"]
+    assert judged.mde > 0.01
+
+
+def test_budget_of_zero_is_legitimate():
+    assert one(90, budget="0%").status == "pass"
+    assert one(110, budget="0%").status == "fail"
+
+
+def test_undecided_range_says_how_many_blocks_it_needs():
+    judged = one(own=arms.noisy("new", 114.4, seed=3, noise=0.01), looks=Looks.plan(3, 24))
+
+    assert codes(judged) == ["STRADDLES_BUDGET"]
+    assert "--max-blocks" in judged.reasons[0].next
+    assert undecided_blocks([judged]) == [3]
+
+
+def test_same_samples_give_the_same_verdict_again():
+    first = one(120)
+    (again,) = judge([first], arms.budgets(), looks=THREE)
+
+    assert again == first
+
+
+def test_decision_of_an_early_look_stands_whatever_comes_later():
+    early = arms.noisy("new", 110, seed=2)
+    late = arms.noisy("new", 200, seed=3, first_block=3)
+    default = arms.noisy("old", 100, seed=1, blocks=6)
+    grown = replace(early, samples=early.samples + late.samples)
+    judged = one(default=default, own=grown, looks=Looks.plan(3, 24))
+
+    assert (judged.status, judged.blocks) == ("pass", 3)
+    assert judged.ratio == pytest.approx(1.1, rel=0.01)
+
+
+def test_later_looks_decide_what_the_first_left_open():
+    default, own = (
+        arms.noisy(name, time, seed=seed, blocks=12, noise=0.01) for name, time, seed in (("old", 100, 1), ("new", 117, 2))
+    )
+    judged = one(default=default, own=own, looks=Looks.plan(3, 24))
+
+    assert (judged.status, judged.blocks) == ("fail", 6)
+
+
+def test_run_that_ended_before_its_first_look():
+    default, own = arms.noisy("old", 100, seed=1, blocks=2), arms.noisy("new", 110, seed=2, blocks=2)
+    (judged,) = judge([arms.comparison(default, own)], arms.budgets(), looks=THREE, final=False)
+
+    assert (judged.status, codes(judged)) == ("inconclusive", ["TOO_FEW_SAMPLES"])
+    assert "2 of the 3 blocks" in judged.reasons[0].text
+
+
+def test_holm_over_ranges_makes_a_border_case_wait():
+    own = arms.noisy("new", 115.45, seed=5)
+    alone = one(own=own)
+    others = [arms.comparison(DEFAULT, arms.noisy("new", 110, seed=2), case=f"c{n}") for n in range(30)]
+    among = judge([arms.comparison(DEFAULT, own), *others], arms.budgets(), looks=THREE)[0]
+
+    assert (alone.status, among.status) == ("fail", "inconclusive")
+    assert among.ratio_low < alone.ratio_low
+
+
+def test_process_with_another_mode_is_inconclusive_only_where_it_matters():
+    times = [110, 110.1, 109.9, 110, 110, 130]
+    own = arms.arm("new", times)
+
+    assert codes(one(own=own, budget="20%")) == ["MULTIMODAL"]
+    assert one(own=own, budget="20%").status == "inconclusive"
+    assert one(own=own, budget="40%").status == "pass"
+
+
+@pytest.mark.parametrize("side", ["default", "new"])
+def test_kernels_that_change_within_an_arm_are_inconclusive_however_good_the_time(side):
+    default, own = DEFAULT, arms.noisy("new", 50, seed=2)
+    changed = own if side == "new" else default
+    changed = replace(changed, samples=(replace(changed.samples[0], kernels="another"), *changed.samples[1:]))
+    judged = one(default=default, own=changed) if side == "new" else one(default=changed, own=own)
+
+    assert (judged.status, codes(judged)) == ("inconclusive", ["MULTIMODAL"])
+    assert undecided_blocks([judged]) == []
+
+
+def test_drift_is_inconclusive_where_it_could_turn_the_verdict():
+    def cooling(name, start, end):
+        arm = arms.arm(name, [100] * 6)
+        busy = tuple(int(1000 * value) for value in np.linspace(start, end, 30))
+        return replace(arm, samples=tuple(replace(sample, busy_ns=busy) for sample in arm.samples))
+
+    steady = arms.arm("old", [100] * 6)
+
+    assert codes(one(default=steady, own=cooling("new", 112, 117))) == ["DRIFT"]
+    assert codes(one(default=steady, own=cooling("new", 100, 105))) == ["WITHIN_BUDGET"]
+
+
+@pytest.mark.parametrize("instances", [1, 2])
+def test_too_few_instances_are_inconclusive(instances):
+    default, own = (arms.arm(name, [time] * 6, instances=instances) for name, time in (("old", 100), ("new", 50)))
+    judged = one(default=default, own=own)
+
+    assert (judged.status, set(codes(judged))) == ("inconclusive", {"TOO_FEW_SAMPLES"})
+
+
+def test_one_process_per_arm_is_not_a_verdict():
+    judged = one(default=arms.arm("old", [100]), own=arms.arm("new", [50]))
+
+    assert judged.status == "inconclusive"
+    assert set(codes(judged)) == {"TOO_FEW_SAMPLES"}
+
+
+def test_nothing_inside_the_range_is_not_a_pass():
+    judged = one(default=arms.arm("old", [0] * 6), own=arms.arm("new", [0] * 6))
+
+    assert (judged.status, codes(judged)) == ("invalid", ["NOTHING_MEASURED"])
+
+
+def test_metric_of_the_budget_that_was_not_measured_is_not_a_pass():
+    judged = one(entries=[{"range": "moe/combine", "overhead": "15%", "metric": "step_wall"}])
+
+    assert (judged.status, judged.metric, codes(judged)) == ("invalid", "step_wall", ["NOTHING_MEASURED"])
+
+
+def test_step_time_of_unprofiled_children_is_judged_where_a_budget_says_so():
+    arms_ = [arms.noisy(name, time, seed=seed, metric="step_wall") for name, time, seed in (("old", 100, 1), ("new", 130, 2))]
+    judged = one(default=arms_[0], own=arms_[1], entries=[{"range": "moe/combine", "overhead": "15%", "metric": "step_wall"}])
+
+    assert (judged.status, judged.metric) == ("fail", "step_wall")
+
+
+def test_vanished_and_never_measured():
+    assert codes(replace_arm(deterministic=None)) == ["VANISHED"]
+    assert codes(replace_arm(default=None)) == ["NOTHING_MEASURED"]
+    assert {replace_arm(deterministic=None).status, replace_arm(default=None).status} == {"invalid"}
+
+
+def replace_arm(**facts):
+    made = replace(arms.comparison(DEFAULT, arms.noisy("new", 50, seed=2)), **facts)
+    (judged,) = judge([made], arms.budgets(), looks=THREE)
+    return judged
+
+
+def test_range_without_a_budget():
+    judged = one(50, budget=None)
+
+    assert (judged.status, codes(judged)) == ("invalid", ["NOT_BUDGETED"])
+
+
+@pytest.mark.parametrize("code", sorted(code for code, meaning in CODES.items() if meaning.status in ("error", "invalid")))
+def test_problems_of_earlier_stages_are_kept(code):
+    judged = one(50, signals=(Reason(code, "words", "mend"),))
+
+    assert (judged.status, judged.reasons[0]) == (CODES[code].status, Reason(code, "words", "mend"))
+
+
+def test_unsupported_is_skipped_whatever_else_is_missing():
+    judged = one(signals=(Reason("UNSUPPORTED", "needs SM100"),), bits=Bits())
+
+    assert (judged.status, codes(judged)) == ("skipped", ["UNSUPPORTED"])
+
+
+def test_differing_bits_outweigh_a_good_time():
+    judged = one(50, bits=Bits(replays=20, differing=3, first_difference="output 0, element 7"))
+
+    assert (judged.status, codes(judged)) == ("fail", ["BITS_DIFFER", "WITHIN_BUDGET"])
+    assert "3 of 20 replays differ" in judged.reasons[0].text
+    assert "element 7" in judged.reasons[0].text
+
+
+def test_bits_that_nobody_compared_are_not_a_pass():
+    assert codes(one(50, bits=Bits())) == ["INCOMPLETE", "WITHIN_BUDGET"]
+    assert one(50, bits=Bits()).status == "invalid"
+    assert one(50, bits=Bits(), foreign=True).status == "pass"
+
+
+@pytest.mark.parametrize(
+    ("accuracy", "expected"),
+    [
+        (Accuracy(1e-3, 1.09e-3), "pass"),
+        (Accuracy(1e-3, 1.11e-3), "fail"),
+        (Accuracy(1e-3, float("nan")), "fail"),
+        (Accuracy(1e-3, 5e-3, limit=1e-2), "pass"),
+        (Accuracy(1e-3, 1.05e-3, limit=1e-4), "fail"),
+        (Accuracy(None, None), "pass"),
+    ],
+)
+def test_accuracy(accuracy, expected):
+    judged = one(50, accuracy=accuracy)
+
+    assert judged.status == expected
+    assert ("WRONG_RESULT" in codes(judged)) == (expected == "fail")
+
+
+@pytest.mark.parametrize(
+    ("limit", "own_mib", "expected"),
+    [("10%", 110, "pass"), ("10%", 112, "fail"), ("0%", 101, "pass"), ("20MiB", 120, "pass"), ("20MiB", 122, "fail")],
+)
+def test_memory(limit, own_mib, expected):
+    memory = Memory(default_bytes=100 * 2**20, deterministic_bytes=own_mib * 2**20)
+    judged = one(
+        50,
+        memory=memory,
+        entries=[{"range": "moe/combine", "overhead": "-50%", "memory": limit}],
+        default=arms.noisy("old", 150, seed=1),
+    )
+
+    assert judged.status == expected
+    assert ("MEMORY_OVER_BUDGET" in codes(judged)) == (expected == "fail")
+
+
+def test_memory_budget_without_a_measured_peak_is_not_a_pass():
+    entries = [{"range": "moe/combine", "overhead": "15%", "memory": "10%"}]
+
+    assert codes(one(50, entries=entries))[0] == "INCOMPLETE"
+    assert one(50, entries=entries, foreign=True).status == "pass"
+
+
+def test_racy_op_whose_arms_launch_the_same_kernels_had_no_effect():
+    own = arms.noisy("new", 100, seed=2, kernels="old")
+
+    assert codes(one(own=own, racy={"moe/combine"}))[0] == "NO_EFFECT"
+    assert one(own=own, racy={"moe/combine"}).status == "invalid"
+    assert codes(one(own=own, racy=())) == ["SAME_KERNELS", "WITHIN_BUDGET"]
+    assert one(own=own).status == "pass"
+
+
+def test_no_effect_is_never_told_from_host_time_or_unknown_kernels():
+    host = [arms.noisy(name, 100, seed=seed, metric="host", kernels="k") for name, seed in (("old", 1), ("new", 2))]
+    unknown = [arms.noisy(name, 100, seed=seed, kernels="") for name, seed in (("old", 1), ("new", 2))]
+    entry = [{"range": "moe/combine", "overhead": "2%", "metric": "host"}]
+
+    assert codes(one(default=host[0], own=host[1], racy={"moe/combine"}, entries=entry)) == ["WITHIN_BUDGET"]
+    assert codes(one(default=unknown[0], own=unknown[1], racy={"moe/combine"})) == ["WITHIN_BUDGET"]
+
+
+def test_unjudged_are_ranked_and_never_counted():
+    slow = one(500, judged=False, role="candidate", bits=Bits(replays=5, differing=5))
+
+    assert (slow.status, codes(slow), slow.budget) == ("skipped", ["BITS_DIFFER"], None)
+    assert slow.ratio == pytest.approx(5, rel=0.01)
+    assert slow.ratio_low < slow.ratio < slow.ratio_high
+    assert verdict([slow, one(50)]).exit_code == 0
+
+
+def test_contender_may_race():
+    assert codes(one(50, judged=False, role="contender", bits=Bits(replays=5, differing=5))) == []
+
+
+def test_expired_budget_falls_back():
+    entries = [{"range": "moe/combine", "overhead": "100%", "expires": date(2020, 1, 1)}]
+    judged = one(150, entries=entries)
+
+    assert (judged.status, judged.budget.overhead) == ("fail", 0.15)
+
+
+def with_codes(*found, judged=True, name="x"):
+    made = arms.comparison(DEFAULT, DEFAULT, case=name, judged=judged)
+    reasons = tuple(Reason(code, f"text of {code}") for code in found)
+    return replace(made, reasons=reasons, status=CODES[found[0]].status)
+
+
+@pytest.mark.parametrize(
+    ("met", "code", "status"),
+    [
+        (["WITHIN_BUDGET"], 0, "pass"),
+        (["WITHIN_BUDGET", "STRADDLES_BUDGET"], 4, "inconclusive"),
+        (["STRADDLES_BUDGET", "OVER_BUDGET"], 1, "fail"),
+        (["OVER_BUDGET", "NO_EFFECT"], 5, "invalid"),
+        (["NO_EFFECT", "BITS_DIFFER"], 3, "fail"),
+        (["BITS_DIFFER", "WORKLOAD_FAILED"], 6, "error"),
+    ],
+)
+def test_most_severe_exit_code_wins_in_any_order(met, code, status):
+    comparisons = [with_codes(one_code, name=one_code) for one_code in met]
+
+    for order in (comparisons, comparisons[::-1]):
+        found = verdict(order)
+        assert (found.exit_code, found.status) == (code, status)
+
+
+def test_a_bad_budget_file_outweighs_everything():
+    found = verdict([with_codes("WORKLOAD_FAILED")], [Reason("UNMATCHED_BUDGET", "x.toml:3: ...")])
+
+    assert (found.exit_code, found.text) == (2, "x.toml:3: ... (UNMATCHED_BUDGET)")
+
+
+def test_exit_code_is_never_a_count():
+    assert verdict([with_codes("OVER_BUDGET", name=f"c{n}") for n in range(256)]).exit_code == 1
+
+
+def test_every_code_has_a_place_in_the_order():
+    assert {meaning.exit_code for meaning in CODES.values()} - {None} == set(SEVERITY)
+
+
+@pytest.mark.parametrize("comparisons", [[], [with_codes("UNSUPPORTED")], [with_codes("WITHIN_BUDGET", judged=False)]])
+def test_nothing_judged_is_invalid(comparisons):
+    found = verdict(comparisons)
+
+    assert (found.exit_code, found.status) == (5, "invalid")
+    assert [reason.code for reason in found.reasons] == ["NOTHING_MEASURED"]
+
+
+def test_cut_short_can_never_pass():
+    found = verdict([with_codes("WITHIN_BUDGET")], complete=False)
+
+    assert (found.exit_code, [reason.code for reason in found.reasons]) == (5, ["INCOMPLETE"])
+    assert verdict([with_codes("BITS_DIFFER")], complete=False).exit_code == 3
+
+
+def test_inconclusive_can_be_accepted_and_still_says_so():
+    found = verdict([with_codes("STRADDLES_BUDGET")], on_inconclusive="pass")
+
+    assert (found.exit_code, found.status) == (0, "inconclusive")
+    assert "--on-inconclusive" in found.text
+    assert verdict([with_codes("STRADDLES_BUDGET"), with_codes("OVER_BUDGET")], on_inconclusive="pass").exit_code == 1
+
+
+def test_findings_without_a_say_do_not_change_the_verdict():
+    found = verdict([with_codes("WITHIN_BUDGET")], [Reason("UNATTRIBUTED_GPU_TIME", "2 %"), Reason("EXPIRED_BUDGET", "...")])
+
+    assert (found.exit_code, found.text) == (0, "1 of 1 judged ranges within budget")
+
+
+def test_counts_hold_every_status_and_the_exempt():
+    met = [
+        with_codes("WITHIN_BUDGET"),
+        with_codes("OVER_BUDGET"),
+        with_codes("UNSUPPORTED"),
+        with_codes("OVER_BUDGET", judged=False),
+    ]
+    found = verdict(met, exempt=[Exempt("comm/x", "nobody can")])
+
+    assert found.counts == {"pass": 1, "fail": 1, "inconclusive": 0, "invalid": 0, "error": 0, "skipped": 2}
+    assert found.text == "1 of 3 judged ranges OVER_BUDGET, 2 skipped; first moe/combine:x:fwd:new: text of OVER_BUDGET"
+
+
+def test_foreign_run_in_which_no_kernel_changed_had_no_effect():
+    same = arms.comparison(DEFAULT, arms.noisy("new", 100, seed=2, kernels="old"), case="", phase="")
+    other = arms.comparison(DEFAULT, arms.noisy("new", 100, seed=2), case="", phase="")
+
+    assert foreign_no_effect([same, same]).code == "NO_EFFECT"
+    assert foreign_no_effect([same, other]) is None
+    assert foreign_no_effect([replace(same, metric="host")]) is None
+    assert foreign_no_effect([]) is None
