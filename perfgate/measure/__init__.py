@@ -9,14 +9,14 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from perfgate.errors import UsageError
 from perfgate.measure import attribution as attributing
 from perfgate.measure import joins, rules, sweep
 from perfgate.measure.codes import groups, ranks
 from perfgate.measure.rules import Attribution
 from perfgate.traces import schema
+from perfgate.traces.names import compile_pattern, display_name
 
-__all__ = ["Attribution", "Leftover", "Measurement", "display_name", "measure"]
+__all__ = ["Attribution", "Leftover", "Measurement", "measure"]
 
 Mask = NDArray[np.bool_]
 _LAUNCHING = r"LaunchKernel|LaunchCooperativeKernel|GraphLaunch"
@@ -46,11 +46,6 @@ class Measurement:
     unattributed: tuple[Leftover, ...]
     excluded: tuple[tuple[str, int], ...]
     notes: tuple[str, ...]
-
-
-def display_name(domain: str, name: str) -> str:
-    """``domain:name``, plain in the default domain."""
-    return f"{domain}:{name}" if domain else name
 
 
 def measure(
@@ -102,12 +97,7 @@ def _wanted(ranges: pd.DataFrame, match: str | None) -> Mask:
     wanted: Mask = ranges["domain"].to_numpy() != rules.LEFT_OUT_DOMAIN
     if match is None:
         return wanted
-    try:
-        pattern = re.compile(match)
-    except re.error as error:
-        raise UsageError(
-            f"{match!r} is not a regular expression: {error}", "quote it, and escape ( [ + * with a backslash"
-        ) from None
+    pattern = compile_pattern(match)
     group, example = groups(ranges["domain"], ranges["name"])
     names = (
         display_name(domain, name)

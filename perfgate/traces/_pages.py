@@ -212,8 +212,8 @@ class _Cells:
             hashed = _mixed(hashed ^ word, _ODD)
         shape, unique = pd.factorize(hashed)
         example = _first_of_each(shape, len(unique))
-        for word in (length, *words):
-            if (word[example][shape] != word).any():
+        for part in (length, *words):
+            if (part[example][shape] != part).any():
                 raise Irregular("two headers with one hash")
         layouts = [
             self._layout(int(begin), int(size), fields)
