@@ -33,8 +33,7 @@ def arm(name, microseconds, *, first_block=0, kernels=None, metric="busy", insta
         else:
             sample = replace(sample, **{f"{metric}_ns": values})
         samples.append(sample if captures is None else replace(sample, capture=captures[number]))
-    median = {f"{metric}_ns": samples[0].busy_ns[0] if metric == "busy" else getattr(samples[0], f"{metric}_ns")[0]}
-    return ArmFigures(name, **median, samples=tuple(samples))
+    return replace(ArmFigures(name, samples=tuple(samples)), **{f"{metric}_ns": getattr(samples[0], f"{metric}_ns")[0]})
 
 
 def noisy(name, microseconds, *, blocks=3, noise=0.002, seed=0, **options):
@@ -51,9 +50,8 @@ def comparison(default, deterministic, **options):
 
 def budgets(overhead="15%", *, entries=(), today=TODAY, **defaults):
     """Budgets from ``[defaults]`` (floor 0) and ``entries`` as in a file; line numbers are 10, 20, ..."""
-    table = {"version": 1, "match": ["NVIDIA H200*"], "defaults": {"overhead": overhead, "abs_floor": "0us"} | defaults}
-    if overhead is None:
-        del table["defaults"]["overhead"]
+    own = {} if overhead is None else {"overhead": overhead}
+    table = {"version": 1, "match": ["NVIDIA H200*"], "defaults": {"abs_floor": "0us"} | own | defaults}
     table["budget"] = [{"reason": "r", "owner": "o", "expires": date(2027, 5, 31)} | entry for entry in entries]
     lines = tuple(10 * (number + 1) for number in range(len(entries)))
     return Budgets("h200.toml", File.model_validate(table), lines, 4, today)
@@ -70,7 +68,8 @@ GPU_TIMES = ("busy_ns", "span_ns", "sum_ns", "idle_ns")
 
 def measured(instances, *, name="r", domain="perfgate", gpu=True, detail=True):
     """A measurement of one range; each instance is a list of (kernel, grid, start, end) on one stream."""
-    rows, ops = [], []
+    rows: list[dict[str, object]] = []
+    ops: list[dict[str, object]] = []
     for number, kernels in enumerate(instances):
         busy, span = _operations(number, kernels, ops)
         rows.append(
@@ -101,6 +100,12 @@ def _operations(instance, kernels, ops):
 
 def kernel(name, nanoseconds):
     return KernelTime(name, "KERNEL", "1x1x1", "128x1x1", 32, 0, 1, nanoseconds, nanoseconds)
+
+
+def known(value):
+    """``value``, which must not be ``None``; of no particular type, so that its attributes can be asked for."""
+    assert value is not None
+    return value
 
 
 def write(folder: Path, name: str, text: str) -> Path:

@@ -7,7 +7,7 @@ from perfgate import budgets
 from perfgate.discover import bundled_folder, load
 from perfgate.errors import UnusableError, UsageError
 from tests.unit import arms
-from tests.unit.arms import TODAY, write
+from tests.unit.arms import TODAY, known, write
 
 WHOLE = """\
 version = 1
@@ -48,7 +48,7 @@ def ranges():
 
 def test_whole_file(tmp_path):
     found = budgets.read(write(tmp_path, "h200.toml", WHOLE), TODAY)
-    own, general = found.find("moe/combine:dsv3:fwd"), found.find("moe/combine:large:fwd")
+    own, general = known(found.find("moe/combine:dsv3:fwd")), known(found.find("moe/combine:large:fwd"))
 
     assert (own.metric, own.overhead, own.goal, own.abs_floor_ns) == ("span", 0.025, 0.0, 500_000)
     assert (own.memory_ratio, own.memory_bytes, own.expires, own.line) == (0.1, None, "2027-01-01", 20)
@@ -58,7 +58,7 @@ def test_whole_file(tmp_path):
 
 
 def test_defaults_cover_a_range_without_its_own_budget(tmp_path):
-    found = budgets.read(write(tmp_path, "h200.toml", WHOLE), TODAY).find("segment/index_add:typical:fwd")
+    found = known(budgets.read(write(tmp_path, "h200.toml", WHOLE), TODAY).find("segment/index_add:typical:fwd"))
 
     assert (found.range, found.overhead, found.line, found.expires) == ("*", 0.15, 4, "")
 
@@ -154,7 +154,8 @@ def test_patterns(pattern, range_, expected):
 )
 def test_most_specific_pattern_wins_whatever_the_order(less_to_more_specific):
     for order in (less_to_more_specific, less_to_more_specific[::-1]):
-        found = arms.budgets(entries=[{"range": pattern, "overhead": "1%"} for pattern in order]).find("moe/combine:dsv3:fwd")
+        entries = [{"range": pattern, "overhead": "1%"} for pattern in order]
+        found = known(arms.budgets(entries=entries).find("moe/combine:dsv3:fwd"))
 
         assert found.range == less_to_more_specific[-1]
 
@@ -163,16 +164,16 @@ def test_equally_specific_patterns_the_later_wins():
     entries = [{"range": "moe/combine:*:fwd", "overhead": "1%"}, {"range": "*e/combine:*:fwd", "overhead": "2%"}]
     even = [{"range": "moe/combin*:typical:*", "overhead": "1%"}, {"range": "moe/comb*:typical:*wd", "overhead": "2%"}]
 
-    assert arms.budgets(entries=entries).find("moe/combine:x:fwd").overhead == 0.01
-    assert arms.budgets(entries=even).find("moe/combine:typical:fwd").line == 20
+    assert known(arms.budgets(entries=entries).find("moe/combine:x:fwd")).overhead == 0.01
+    assert known(arms.budgets(entries=even).find("moe/combine:typical:fwd")).line == 20
 
 
 def test_budget_counts_on_its_last_day_and_not_after():
     entries = [{"range": "moe/combine", "overhead": "1%", "expires": TODAY}]
     kept, over = arms.budgets(entries=entries), arms.budgets(entries=entries, today=date(2026, 11, 30))
 
-    assert kept.find("moe/combine:typical:fwd").overhead == 0.01
-    assert over.find("moe/combine:typical:fwd").overhead == 0.15
+    assert known(kept.find("moe/combine:typical:fwd")).overhead == 0.01
+    assert known(over.find("moe/combine:typical:fwd")).overhead == 0.15
     assert kept.findings([], ["moe/combine:typical:fwd"]) == ()
     (found,) = over.findings([], ["moe/combine:typical:fwd"])
     assert found.code == "EXPIRED_BUDGET"

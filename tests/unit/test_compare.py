@@ -1,3 +1,5 @@
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -12,8 +14,8 @@ ONE = [("copy", "1x1x1", 0, 30), ("add", "2x1x1", 20, 100)]
 SLOW = [("copy", "1x1x1", 0, 30), ("add", "2x1x1", 40, 180)]
 
 
-def sampled(measurement, **options):
-    return compare.sample(measurement, "r", **({"capture": "c", "block": 0, "position": 0} | options))
+def sampled(measurement, capture="c", block=0, position=0):
+    return compare.sample(measurement, "r", capture=capture, block=block, position=position)
 
 
 def figures(*measurements, **options):
@@ -155,7 +157,9 @@ def test_contributions_are_unknown_without_kernels():
 
 
 def test_effect_is_the_ratio_of_geometric_means():
-    effect = compare.effect(arms.arm("a", [100, 102, 98, 100, 100, 100]), arms.arm("b", [150, 150, 149, 151, 150, 150]), "busy")
+    effect: Any = compare.effect(
+        arms.arm("a", [100, 102, 98, 100, 100, 100]), arms.arm("b", [150, 150, 149, 151, 150, 150]), "busy"
+    )
 
     assert effect.ratio == pytest.approx(1.5, abs=0.001)
     assert effect.ratio_low < effect.ratio < effect.ratio_high
@@ -175,7 +179,7 @@ def test_linear_drift_cancels_inside_blocks():
 def test_contender_is_paired_by_process():
     captures = [f"c{n}" for n in range(6)]
     times = np.array([100, 130, 90, 120, 105, 80])
-    effect = compare.effect(
+    effect: Any = compare.effect(
         arms.arm("a", times, captures=captures), arms.arm("b", times * 1.1, captures=captures), "busy", alpha=0.025
     )
 

@@ -434,7 +434,7 @@ def test_foreign_run_in_which_no_kernel_changed_had_no_effect():
     same = arms.comparison(DEFAULT, arms.noisy("new", 100, seed=2, kernels="old"), case="", phase="")
     other = arms.comparison(DEFAULT, arms.noisy("new", 100, seed=2), case="", phase="")
 
-    assert foreign_no_effect([same, same]).code == "NO_EFFECT"
+    assert arms.known(foreign_no_effect([same, same])).code == "NO_EFFECT"
     assert foreign_no_effect([same, other]) is None
     assert foreign_no_effect([replace(same, metric="host")]) is None
     assert foreign_no_effect([]) is None

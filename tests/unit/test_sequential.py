@@ -9,6 +9,7 @@ from perfgate import sequential
 from perfgate.errors import UsageError
 from perfgate.estimate import Estimate, unpaired
 from perfgate.sequential import FAIL, PASS, UNDECIDED, Looks
+from tests.unit.arms import known
 
 
 @pytest.mark.parametrize(
@@ -121,7 +122,7 @@ def test_blocks_needed_is_about_right():
     rng = np.random.default_rng(1)
     looks = Looks.plan(3, 24)
     found = unpaired(rng.normal(0, 0.01, 6), rng.normal(math.log(1.14), 0.01, 6))
-    needed = sequential.blocks_needed(found, 3, math.log(1.15), math.log(1.15), looks, 1)
+    needed = known(sequential.blocks_needed(found, 3, math.log(1.15), math.log(1.15), looks, 1))
     more = unpaired(rng.normal(0, 0.01, (2000, 2 * needed)), rng.normal(float(found.log_ratio), 0.01, (2000, 2 * needed)))
     level = looks.level(24, 12)
 
