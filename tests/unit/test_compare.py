@@ -2,7 +2,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perfgate import compare
@@ -116,6 +116,7 @@ kernels = st.lists(
 processes = st.lists(st.lists(kernels, min_size=1, max_size=4), min_size=1, max_size=3)
 
 
+@settings(deadline=None, max_examples=40)
 @given(processes, processes, st.sampled_from(["busy", "span", "host", "step_wall"]))
 def test_contributions_sum_to_the_difference_exactly(default, other, metric):
     confirmed = [ProcessSample("x", 0, 0, (), (), (), (), step_wall_ns=(700, 5, 901))]
@@ -128,6 +129,7 @@ def test_contributions_sum_to_the_difference_exactly(default, other, metric):
     assert all(part.delta_ns for part in parts)
 
 
+@settings(deadline=None, max_examples=40)
 @given(processes)
 def test_kernels_of_the_representative_instance_sum_to_its_busy_time(instances):
     arm = figures(*map(arms.measured, instances))

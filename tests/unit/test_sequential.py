@@ -2,7 +2,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perfgate import sequential
@@ -26,6 +26,7 @@ def test_impossible_plans_are_refused(first, limit):
         Looks.plan(first, limit)
 
 
+@settings(deadline=None)
 @given(st.integers(1, 10), st.integers(0, 50), st.floats(0.001, 0.2))
 def test_all_looks_together_spend_alpha_and_no_more(first, more, alpha):
     looks = Looks.plan(first, first + more, alpha)
@@ -102,6 +103,7 @@ def test_family_stays_the_whole_run_at_later_looks():
     assert list(levels) == pytest.approx([0.05 / 17])
 
 
+@settings(deadline=None)
 @given(st.lists(st.floats(0.9, 1.4), min_size=1, max_size=8), st.floats(0, 0.02))
 def test_outcome_is_what_the_shown_bounds_say(ratios, error):
     found = evidence(ratios, error=error)
