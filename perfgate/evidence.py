@@ -41,12 +41,10 @@ class Collection:
 
     def add(self, capture: Capture) -> None:
         """Takes in what ``capture`` left behind; whatever is wrong with it becomes a problem of its variants."""
-        told = self.run.done(capture)
+        told = {name: outcome for name, outcome in self.run.done(capture).items() if name in self.of}
         if capture.error:
             self._failed(capture, told)
         for name, outcome in told.items():
-            if name not in self.of:
-                continue
             if outcome["status"] == "unsupported":
                 self.of[name].add_problem(Reason("UNSUPPORTED", outcome["text"]))
             elif outcome["status"] == "failed":

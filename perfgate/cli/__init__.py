@@ -46,10 +46,16 @@ def build() -> typer.Typer:
 def main() -> None:
     """Entry point of the ``perfgate`` command."""
     try:
-        build()()
+        build()(prog_name="perfgate")
     except PerfgateError as error:
         complain(error)
         sys.exit(error.exit_code)
     except BrokenPipeError:  # `perfgate list | head`: the reader went away, which is its right
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(141)
+    except Exception as error:  # a bug of ours: told as one, and never read as a pass
+        if os.environ.get("PERFGATE_DEBUG"):
+            raise
+        text = f"perfgate stumbled: {type(error).__name__}: {error}"
+        complain(PerfgateError(text, "run it again with PERFGATE_DEBUG=1 and report the traceback: this is a bug"))
+        sys.exit(6)

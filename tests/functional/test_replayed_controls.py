@@ -1,0 +1,84 @@
+"""The whole command on a stored H200 run: what must be caught is caught, with the right words and exit code."""
+
+import json
+
+import pytest
+
+from perfgate.render.json import loads
+from tests.functional.cli import DATA, perfgate
+
+CONTROLS = DATA / "controls"
+
+
+def replay(out, *ops, extra=()):
+    options = [word for op in ops for word in ("--op", f"control/{op}")]
+    return perfgate(
+        "run", "--mode", "both", "--profiler", "replay", "--replay-from", DATA / "runs" / "controls", "--workloads", CONTROLS,
+        "--thresholds", CONTROLS / "budgets.toml", "--case", "typical", "--blocks", "2", "--out", out, *options, *extra,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("op", "code", "reason"),
+    [
+        ("racy", 3, "BITS_DIFFER"),
+        ("twice", 1, "OVER_BUDGET"),
+        ("same", 5, "NO_EFFECT"),
+        ("equal", 0, "SAME_KERNELS"),
+    ],
+)
+def test_each_control_gets_its_exit_code_and_reason(tmp_path, op, code, reason):
+    done = replay(tmp_path / "run", op)
+
+    assert code == done.returncode, done.stdout + done.stderr
+    assert reason in done.stdout
+
+
+def test_the_most_severe_code_wins_and_the_result_holds_everything(tmp_path):
+    done = replay(tmp_path / "run", "racy", "twice", "same", "equal")
+    result = loads((tmp_path / "run" / "result.json").read_text())
+    by_op = {one.op: one for one in result.comparisons}
+
+    assert 3 == done.returncode
+    assert result.run.complete
+    assert {"fail": 2, "invalid": 1, "pass": 1} == {key: value for key, value in result.verdict.counts.items() if value}
+    assert by_op["control/racy"].bits.differing == by_op["control/racy"].bits.replays == 7
+    for one in result.comparisons:
+        assert sum(part.delta_ns for part in one.contributions) == one.delta_ns
+        for arm in (one.default, one.deterministic):
+            assert sum(kernel.exclusive_ns for kernel in arm.kernels) == arm.busy_ns
+    assert by_op["control/twice"].ratio == pytest.approx(2, rel=0.01)
+    assert (tmp_path / "run" / "report.html").is_file()
+    assert "control/twice" in (tmp_path / "run" / "leaderboard.csv").read_text()
+
+
+def test_a_stored_run_can_be_judged_again_with_other_budgets(tmp_path):
+    replay(tmp_path / "run", "twice")
+    generous = tmp_path / "generous.toml"
+    generous.write_text((CONTROLS / "budgets.toml").read_text().replace("15%", "150%"))
+
+    again = perfgate("check", tmp_path / "run", "--thresholds", generous)
+    as_before = perfgate("check", tmp_path / "run", "--thresholds", CONTROLS / "budgets.toml", "--format", "json")
+
+    assert 0 == again.returncode, again.stdout
+    assert 1 == as_before.returncode
+    assert 1 == json.loads(as_before.stdout)["verdict"]["exit_code"]
+
+
+def test_a_replay_of_more_than_was_stored_is_an_error_not_a_pass(tmp_path):
+    done = replay(tmp_path / "run", "equal", extra=("--blocks", "4"))
+
+    assert 6 == done.returncode, done.stdout
+    assert "PROFILER_FAILED" in done.stdout or "WORKLOAD_FAILED" in done.stdout
+
+
+def test_ranges_over_a_stored_capture_have_the_worker_flush_outside_of_them(tmp_path):
+    capture = DATA / "runs" / "controls" / "captures" / "time-b00-0-default" / "trace.sqlite"
+
+    done = perfgate("ranges", capture, "--kernels", "--format", "json")
+    ranges = {one["name"]: one for one in json.loads(done.stdout)["ranges"]}
+
+    assert 0 == done.returncode
+    assert {"perfgate:control/equal:typical:fwd:eight_passes"} <= set(ranges)
+    assert not any("flush" in name for name in ranges)
+    assert 8 == ranges["perfgate:control/equal:typical:fwd:eight_passes"]["ops"]["median"]
