@@ -10,7 +10,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from perfgate.measure import rules, sweep
-from perfgate.measure.codes import groups
+from perfgate.measure.codes import by_code, groups
 
 Ints = NDArray[np.int64]
 Mask = NDArray[np.bool_]
@@ -103,13 +103,14 @@ class _Window:
     def add_plain(self, plain: Mask, totals: sweep.Totals, covered: Mask) -> None:
         """Adds the ranges whose window is exactly what belongs to them."""
         low, high, work = self.low[plain], self.high[plain], self.work
-        for device in np.unique(work.device):
-            there = work.device == device
-            if there.all():
-                totals.take(self.ranges[plain], sweep.windows(work.start, work.end, low, high))
-                continue
-            count = np.append(0, np.cumsum(there))
-            totals.take(self.ranges[plain], sweep.windows(work.start[there], work.end[there], count[low], count[high]))
+        devices = np.unique(work.device) if (work.device != work.device[:1]).any() else work.device[:1]
+        if len(devices) == 1:
+            totals.put(self.ranges[plain], sweep.windows(work.start, work.end, low, high))
+        else:
+            for device in devices:
+                there = work.device == device
+                count = np.append(0, np.cumsum(there))
+                totals.take(self.ranges[plain], sweep.windows(work.start[there], work.end[there], count[low], count[high]))
         size = len(work.row) + 1
         depth = np.cumsum(np.bincount(low, minlength=size) - np.bincount(high, minlength=size))[:-1]
         covered[work.row[depth > 0]] = True
@@ -153,10 +154,8 @@ def _matched(left: tuple[Ints, ...], right: tuple[Ints, ...]) -> Iterator[tuple[
     count = len(left[0])
     codes, example = groups(*(np.concatenate(pair) for pair in zip(left, right, strict=True)))
     keys = len(example)
-    (left_order, left_edge), (right_order, right_edge) = (
-        (np.argsort(part, kind="stable"), np.append(0, np.cumsum(np.bincount(part, minlength=keys))))
-        for part in (codes[:count], codes[count:])
-    )
+    left_order, left_edge = by_code(codes[:count], keys)
+    right_order, right_edge = by_code(codes[count:], keys)
     for key in range(keys):
         if left_edge[key] < left_edge[key + 1]:
             yield left_order[left_edge[key] : left_edge[key + 1]], right_order[right_edge[key] : right_edge[key + 1]]
@@ -166,11 +165,11 @@ def _window(places: Ints, start: Ints, end: Ints, work: Launched) -> _Window:
     """Windows by the begin of the API calls, cut short where calls come one after another and the last outlives the range."""
     limit = end[places]
     low = np.searchsorted(work.begin, start[places], side="left")
-    high = np.maximum(low, np.searchsorted(work.begin, limit, side="right"))
     latest = np.maximum.accumulate(work.finish)
     inside = np.maximum(low, np.searchsorted(latest, limit, side="right"))
     if np.array_equal(latest, work.finish):
-        return _Window(places, limit, work, low, np.minimum(high, inside), np.zeros(len(places), dtype=bool))
+        return _Window(places, limit, work, low, inside, np.zeros(len(places), dtype=bool))
+    high = np.maximum(low, np.searchsorted(work.begin, limit, side="right"))
     return _Window(places, limit, work, low, high, inside < high)
 
 

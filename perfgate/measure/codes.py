@@ -14,10 +14,19 @@ def groups(*columns: pd.Series | Ints) -> tuple[Ints, Ints]:
     total = _codes(columns[0])
     for column in columns[1:]:
         codes = _codes(column)
-        total = _codes(total * (int(codes.max(initial=0)) + 1) + codes)
+        if not total.any():
+            total = codes
+        elif codes.any():
+            total = _codes(total * (int(codes.max()) + 1) + codes)
     example = np.empty(int(total.max(initial=-1)) + 1, dtype=np.int64)
     example[total[::-1]] = np.arange(len(total))[::-1]
     return total, example
+
+
+def by_code(codes: Ints, count: int) -> tuple[Ints, Ints]:
+    """The places ordered by code 0 .. ``count`` - 1, within a code in their order; and where each code begins, and the end."""
+    order = np.argsort(codes.astype(np.min_scalar_type(max(count - 1, 0))), kind="stable")
+    return order, np.append(0, np.cumsum(np.bincount(codes, minlength=count)))
 
 
 def ranks(column: pd.Series) -> Ints:

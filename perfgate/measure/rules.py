@@ -9,13 +9,14 @@ One rule holds for all instances of a name within a process, so that their figur
 
 from __future__ import annotations
 
+import itertools
 from typing import Literal
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from perfgate.measure.codes import groups
+from perfgate.measure.codes import by_code, groups
 
 Ints = NDArray[np.int64]
 Attribution = Literal["auto", "process", "same-thread"]
@@ -50,8 +51,9 @@ def choose(ranges: pd.DataFrame, attribution: Attribution) -> NDArray[np.int8]:
     own = ranges["domain"].isin([OWN_DOMAIN, LEFT_OUT_DOMAIN]).to_numpy()
     library = ranges["domain"].isin(LIBRARY_DOMAINS).to_numpy()
     alone = np.ones(len(ranges), dtype=bool)
-    for disputing in (~own, ~own & ~library):  # a library's range disputes only another library's
-        alone[disputing] = _alone(ranges[disputing])
+    if library.any():  # a library's range disputes no program's
+        alone[~own] = _alone(ranges[~own])
+    alone[~own & ~library] = _alone(ranges[~own & ~library])
     group, example = groups(ranges["process"], ranges["domain"], ranges["name"])
     disputed = np.bincount(group[~alone], minlength=len(example)) > 0
     crosses = np.bincount(group[crossing], minlength=len(example)) > 0
@@ -66,17 +68,22 @@ def _alone(ranges: pd.DataFrame) -> NDArray[np.bool_]:
     process, _ = groups(ranges["process"])
     thread, example = groups(ranges["process"], ranges["thread"])
     alone = np.ones(len(ranges), dtype=bool)
-    several = np.bincount(process[example]) > 1 if len(ranges) else np.empty(0, dtype=bool)
+    if len(example) == int(process.max(initial=-1)) + 1:
+        return alone
+    several = np.bincount(process[example]) > 1
+    every, edges = by_code(process, len(several))
     for number in np.flatnonzero(several):
-        places = np.flatnonzero(process == number)
-        every = _overlapped(start[places], end[places])
-        for mine in np.unique(thread[places]):
-            own = thread[places] == mine
-            alone[places[own]] = every[own] == _overlapped(start[places[own]], end[places[own]])
+        places = every[edges[number] : edges[number + 1]]
+        overlapped = _overlapped(start[places], end[places])
+        threads, owner = np.unique(thread[places], return_inverse=True)
+        own, bounds = by_code(owner, len(threads))
+        for low, high in itertools.pairwise(bounds):
+            mine = own[low:high]
+            alone[places[mine]] = overlapped[mine] == _overlapped(start[places[mine]], end[places[mine]])
     return alone
 
 
 def _overlapped(start: Ints, end: Ints) -> Ints:
     """How many of these ranges each one overlaps for more than an instant (itself counted in, or always left out)."""
-    starts, ends = np.sort(start), np.sort(end)
+    starts, ends = np.sort(start, kind="stable"), np.sort(end, kind="stable")  # both are nearly in order
     return np.searchsorted(starts, end, side="left") - np.searchsorted(ends, start, side="right")

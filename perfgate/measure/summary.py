@@ -9,7 +9,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from perfgate.measure import Measurement
-from perfgate.measure.codes import Ints, groups
+from perfgate.measure.codes import Ints, by_code, groups
 from perfgate.traces.names import display_name
 from perfgate.traces.summary import METRICS, KernelSum, RangeSummary, Stat
 
@@ -32,8 +32,7 @@ def summarize(measurement: Measurement) -> list[RangeSummary]:
     """
     instances = measurement.instances
     group, example = groups(instances["domain"], instances["name"])
-    order = np.argsort(group.astype(np.min_scalar_type(max(len(example) - 1, 0))), kind="stable")
-    edges = np.append(0, np.cumsum(np.bincount(group, minlength=len(example))))
+    order, edges = by_code(group, len(example))
     stats = {metric: _stats(instances[metric].to_numpy()[order], group[order], edges) for metric in METRICS}
     kernels = _kernels(measurement.ops, group, len(example))
     rules = _rules(instances["rule"], group, len(example))
@@ -114,7 +113,6 @@ def _kernels(ops: pd.DataFrame | None, group: Ints, count: int) -> list[tuple[Ke
 
 
 def _sums(values: NDArray[np.int64], key: Ints, count: int) -> Ints:
-    order = np.argsort(key, kind="stable")
-    edges = np.cumsum(np.bincount(key, minlength=count))
-    sums: Ints = np.add.reduceat(values[order], np.append(0, edges[:-1]))
+    order, edges = by_code(key, count)
+    sums: Ints = np.add.reduceat(values[order], edges[:-1])
     return sums

@@ -43,6 +43,11 @@ class Totals:
         self.first[places] = np.minimum(self.first[places], part.first)
         self.last[places] = np.maximum(self.last[places], part.last)
 
+    def put(self, places: Ints, part: Totals) -> None:
+        """Sets the windows at ``places`` to ``part``: all that they hold."""
+        for name in self.__dataclass_fields__:
+            getattr(self, name)[places] = getattr(part, name)
+
     @property
     def span(self) -> Ints:
         return np.where(self.ops > 0, self.last - self.first, 0)
@@ -50,16 +55,15 @@ class Totals:
 
 def windows(start: Ints, end: Ints, low: Ints, high: Ints) -> Totals:
     """Totals of the windows ``[low, high)`` over operations ``start``..``end`` (ns) of one device in launch order."""
-    totals = Totals.none(len(low))
-    filled = np.flatnonzero(high > low)
-    if not len(filled):
+    filled = high > low
+    if not filled.all():
+        totals = Totals.none(len(low))
+        if filled.any():
+            totals.put(np.flatnonzero(filled), windows(start, end, low[filled], high[filled]))
         return totals
-    low, high = low[filled], high[filled]
     running = _prefix(end - start)
     segments = _Segments(start, end)
-    part = Totals(high - low, running[high] - running[low], *segments.busy_first_last(low, high))
-    totals.take(filled, part)
-    return totals
+    return Totals(high - low, running[high] - running[low], *segments.busy_first_last(low, high))
 
 
 class _Segments:

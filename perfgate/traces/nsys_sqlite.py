@@ -305,6 +305,8 @@ class _Reader:
 
     def _domains(self, process: Ints, domain: Ints, names: dict[tuple[int, int], str]) -> pd.Categorical:
         """The name per (process, domain id); 0 is the default domain, whose name is empty."""
+        if not domain.any():
+            return _coded.constant("", len(domain))
         processes, each_process = pd.factorize(process)
         numbers, each_number = pd.factorize(domain)
         pairs, unique = pd.factorize(processes.astype(np.int64) * len(each_number) + numbers)
