@@ -126,5 +126,6 @@ def _with_modes(
 
 def _tail(distance: FloatArray, error: FloatArray, freedom: FloatArray) -> FloatArray:
     """P(t > distance / error); with no error at all, 0 on the right side of the limit and 1 elsewhere."""
-    statistic = np.divide(distance, error, out=np.where(distance > 0, np.inf, -np.inf), where=error > 0)
+    with np.errstate(over="ignore"):
+        statistic = np.divide(distance, error, out=np.where(distance > 0, np.inf, -np.inf), where=error > 0)
     return np.asarray(special.stdtr(freedom, -statistic), dtype=np.float64)
