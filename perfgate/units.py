@@ -32,6 +32,13 @@ class Scale:
             return MISSING
         return _signed(f"{value / self.divisor:.{self.decimals}f}")
 
+    def difference(self, value: float | None) -> str:
+        """:meth:`format` with a sign always; what is zero, or rounds to it, has none."""
+        text = self.format(value)
+        if text == MISSING or not text.strip("0.−"):
+            return text.lstrip(MINUS)
+        return text if text.startswith(MINUS) else f"+{text}"
+
 
 def time_scale(values: Iterable[float | None]) -> Scale:
     """The scale for a column of ns: the smallest figure's unit with four digits of it, while the largest fits."""

@@ -94,6 +94,14 @@ def test_a_column_of_bytes():
     assert expected == (scale.unit, scale.format(3 * 2**20))
 
 
+@pytest.mark.parametrize(
+    ("value", "expected"), [(8_900, "+8.900"), (-8_900, "−8.900"), (0, "0.000"), (-0.1, "0.000"), (None, "–")]
+)
+def test_a_difference_always_has_its_sign(value, expected):
+
+    assert expected == units.Scale("us", 1e3, 3).difference(value)
+
+
 @given(st.integers(min_value=1, max_value=10**15))
 def test_no_measured_time_is_ever_shown_as_zero(ns):
     shown = units.format_ns(ns)

@@ -1,6 +1,7 @@
 """Synthetic results for the views: small hand-made ones and a generated large one; every figure is invented and adds up."""
 
 import dataclasses
+import functools
 import random
 from typing import Any
 
@@ -152,9 +153,16 @@ SLOW = (
     ("sort_rows", 360_000),
 )
 ENVIRONMENT = {
-    "gpu": {"name": "NVIDIA H200", "driver": "580.159", "sm_clock_mhz": 1980},
-    "software": {"torch": "2.11.0+cu130", "triton": "3.6.0", "nsys": "2025.3.1", "python": "3.12.3"},
-    "git": {"commit": "0123456789abcdef0123456789abcdef01234567"},
+    "device": "cuda",
+    "gpu": {"name": "NVIDIA H200", "driver": "580.159", "power_limit_w": 700, "sm_max_mhz": 1980},
+    "cpu": {"name": "Xeon", "cores": 32},
+    "python": "3.12.3",
+    "torch": "2.11.0+cu130",
+    "triton": "3.6.0",
+    "cuda": "13.0",
+    "nsys": "2025.3.1",
+    "git": {"commit": "0123456789abcdef0123456789abcdef01234567", "dirty": False, "changes": None},
+    "warnings": [],
 }
 
 
@@ -181,6 +189,7 @@ def result(comparisons=None, **changes):
     return GateResult(**{**fields, **changes})
 
 
+@functools.cache
 def mixed():
     """One range of every status, with competitors, ties and footnotes."""
     over = Reason("OVER_BUDGET", "+35.0 % is above the budget of +15 %", "perfgate run --op moe/permute --case typical")
@@ -220,6 +229,7 @@ def mixed():
     )  # fmt: skip
 
 
+@functools.cache
 def on_cpu():
     """What a machine without a GPU gives: host figures only."""
     before, after = arm("torch.scatter_add_", (("", 90_000),), host=True), arm("torch.sorted", (("", 120_000),), host=True)
@@ -232,10 +242,11 @@ def on_cpu():
         ratio=after.host_ns / before.host_ns, ratio_low=1.1, ratio_high=1.5,
         budget=budget(metric="host", overhead=9.0, file="thresholds/cpu.toml"),
     )  # fmt: skip
-    made = result([c])
+    made = result([c], environment={**ENVIRONMENT, "device": "cpu", "gpu": None, "cuda": None})
     return dataclasses.replace(made, run=dataclasses.replace(made.run, device="cpu", profiler="torch"))
 
 
+@functools.cache
 def hostile():
     """Every hostile name wherever a stranger can write one."""
     comparisons = []
@@ -257,6 +268,7 @@ def hostile():
     return dataclasses.replace(made, run=run, exempt=exempt, findings=findings, verdict=verdict)
 
 
+@functools.cache
 def large(ops=200, implementations=12, seed=7):
     """``ops`` ranges with ``implementations`` competitors each, six kernels an arm, ten instances in six processes."""
     random_ = random.Random(seed)

@@ -14,8 +14,10 @@ from tests.unit.render import samples
 @pytest.mark.parametrize("make", [samples.mixed, samples.on_cpu, samples.hostile, lambda: samples.result([])])
 def test_every_format_renders_every_kind_of_result_the_same_each_time(name, make):
 
-    assert FORMATS[name](make()) == FORMATS[name](make())
-    assert FORMATS[name](make()).encode("utf-8")
+    text = FORMATS[name](make())
+
+    assert text == FORMATS[name](make())
+    assert text.encode("utf-8").decode("utf-8") == text
 
 
 def test_a_new_format_is_one_new_file(tmp_path, monkeypatch):
