@@ -10,6 +10,7 @@ from perfgate.compare import arm, effect
 from perfgate.evidence import Evidence
 from perfgate.model import Accuracy, ArmFigures, Bits, Comparison, Memory, Metric, Reason, Variant
 from perfgate.registry import Registry
+from perfgate.signals import contradiction, roofline, workspace_formula
 
 
 def assemble(
@@ -113,6 +114,7 @@ def _memory(variant: Variant, own: Evidence, default: Evidence, registry: Regist
         default_reserved_bytes=_first(default, "peak_reserved_bytes"),
         deterministic_reserved_bytes=_first(own, "peak_reserved_bytes"),
         declared_bytes=None if formula is None else formula(op.case(variant.case)),
+        output_bytes=_first(own, "output_bytes"),
     )
 
 
@@ -144,3 +146,26 @@ def _accuracy(variant: Variant, own: Evidence, default: Evidence, registry: Regi
 
 def _first(evidence: Evidence, key: str) -> Any:
     return next((one[key] for one in evidence.bits if one.get(key) is not None), None)
+
+
+def findings(comparisons: Iterable[Comparison], registry: Registry, bytes_per_second: float | None) -> Iterable[Reason]:
+    """What does not decide a verdict but must be looked at: ROOFLINE, MEMORY_FORMULA, CONTRADICTION, each with its range.
+
+    ``bytes_per_second`` is the card's peak memory bandwidth (``None`` unknown).
+    """
+    for one in comparisons:
+        op = registry.op(one.op)
+        least = None if op.bytes_moved is None else op.bytes_moved(op.case(one.case), one.phase)
+        found = [workspace_formula(one.memory, one.implementation)]
+        if one.deterministic is not None:
+            found.append(roofline(one.deterministic, least, bytes_per_second))
+        if one.default is not None and one.deterministic is not None:
+            found.append(contradiction(one.default, one.deterministic, one.metric, one.ratio))
+        yield from (replace(reason, text=f"{one.range}: {reason.text}") for reason in found if reason is not None)
+
+
+def peak_bandwidth(environment: Mapping[str, Any]) -> float | None:
+    """Bytes per second that the card's memory can move: clock (MHz) × 2 transfers × bus width; ``None`` unknown."""
+    card = environment.get("gpu") or {}
+    clock, bits = card.get("memory_max_mhz"), card.get("memory_bus_bits")
+    return clock * 1e6 * 2 * bits / 8 if clock and bits else None

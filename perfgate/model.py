@@ -140,6 +140,7 @@ class Memory:
     default_reserved_bytes: int | None = None
     deterministic_reserved_bytes: int | None = None
     declared_bytes: int | None = None  # the implementation's own workspace formula
+    output_bytes: int | None = None  # what the deterministic implementation returned; the rest of its peak is workspace
 
 
 @dataclass(frozen=True)

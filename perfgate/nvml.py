@@ -166,6 +166,7 @@ def _description(nvml: Any, handle: Any) -> dict[str, Any]:
         "power_limit_default_w": _watts(_asked(lambda: nvml.nvmlDeviceGetPowerManagementDefaultLimit(whole))),
         "sm_max_mhz": _asked(lambda: int(nvml.nvmlDeviceGetMaxClockInfo(whole, _SM))),
         "memory_max_mhz": _asked(lambda: int(nvml.nvmlDeviceGetMaxClockInfo(whole, _MEMORY))),
+        "memory_bus_bits": _asked(lambda: int(nvml.nvmlDeviceGetMemoryBusWidth(whole))),
         "application_sm_mhz": _asked(lambda: int(nvml.nvmlDeviceGetApplicationsClock(whole, _SM))),
         "ecc": bool(ecc[0]) if ecc else None,
         "mig": _mig(nvml, handle, whole),

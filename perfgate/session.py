@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
-from perfgate.assemble import assemble
+from perfgate.assemble import assemble, findings, peak_bandwidth
 from perfgate.budgets import Budgets
 from perfgate.environment import segment
 from perfgate.errors import PerfgateError
@@ -130,16 +130,17 @@ class Session:
         judged = self._judged(final=True)
         config = self._plan.config
         info = replace(self._info, complete=self._complete, seconds=round(time.monotonic() - self._begun, 1))
-        findings = (*self._findings, *self._collection.findings)
+        noticed = findings(judged, self._prepared.registry, peak_bandwidth(self._environment))
+        told = (*self._findings, *self._collection.findings, *noticed)
         return GateResult(
             run=info,
             environment=self._environment,
             comparisons=judged,
             verdict=verdict(
-                judged, findings, complete=self._complete, on_inconclusive=config.on_inconclusive, exempt=self._plan.exempt
+                judged, told, complete=self._complete, on_inconclusive=config.on_inconclusive, exempt=self._plan.exempt
             ),
             exempt=self._plan.exempt,
-            findings=findings,
+            findings=told,
         )
 
     def _judged(self, *, final: bool) -> tuple[Comparison, ...]:

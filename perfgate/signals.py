@@ -108,11 +108,11 @@ def roofline(figures: ArmFigures, least_bytes: int | None, peak_bytes_per_second
 def workspace_formula(memory: Memory, implementation: str) -> Reason | None:
     """MEMORY_FORMULA where the declared workspace and the measured one are more than 10 % (and 1 MiB) apart.
 
-    Measured is what the implementation's peak adds to the default's: both hold the same inputs and outputs.
+    Measured is the implementation's peak less what it returned.
     """
-    if memory.declared_bytes is None or memory.deterministic_bytes is None or memory.default_bytes is None:
+    if memory.declared_bytes is None or memory.deterministic_bytes is None or memory.output_bytes is None:
         return None
-    measured = memory.deterministic_bytes - memory.default_bytes
+    measured = memory.deterministic_bytes - memory.output_bytes
     apart = abs(measured - memory.declared_bytes)
     if apart <= max(FORMULA_TOLERANCE * memory.declared_bytes, 2**20):
         return None

@@ -38,7 +38,8 @@ def _examine(job: Job, spec: RunSpec) -> Outcome:
     reference = _outputs(job, clone_inputs(x))
     if not reference:
         raise TypeError(f"{job.variant.name} returned no tensor: there is nothing to compare")
-    details: dict[str, Any] = {"digest": digest(reference), "replays": spec.replays, **memory}
+    output_bytes = sum(one.untyped_storage().nbytes() for one in {one.data_ptr(): one for one in reference}.values())
+    details: dict[str, Any] = {"digest": digest(reference), "replays": spec.replays, "output_bytes": output_bytes, **memory}
     differing, first = _replay(job, x, reference, spec.replays)
     details |= {"differing": differing, "first_difference": first}
     if spec.position == 0:

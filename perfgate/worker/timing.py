@@ -103,10 +103,10 @@ def _recording(spec: RunSpec, folder: Path) -> Iterator[None]:
     starts_capture = spec.profiler == "nsys" and spec.device != "cpu"
     with manager:
         if starts_capture:
-            torch.cuda.profiler.start()  # type: ignore[no-untyped-call]
+            torch.cuda.profiler.start()
         try:
             yield
         finally:
             synchronise(spec.device)
             if starts_capture:
-                torch.cuda.profiler.stop()  # type: ignore[no-untyped-call]
+                torch.cuda.profiler.stop()

@@ -82,7 +82,7 @@ def test_more_than_peak_bandwidth_is_a_bug_of_the_workload():
 )
 def test_workspace_formula_is_held_against_the_measured_peak(declared, extra, expected):
     mib = 2**20
-    memory = Memory(default_bytes=500 * mib, deterministic_bytes=(500 + extra) * mib, declared_bytes=declared * mib)
+    memory = Memory(deterministic_bytes=(500 + extra) * mib, output_bytes=500 * mib, declared_bytes=declared * mib)
     found = signals.workspace_formula(memory, "new")
 
     assert expected == (found and found.code)
