@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -90,7 +91,22 @@ def _ordered(ranges: pd.DataFrame) -> pd.DataFrame:
     if tied.any():
         keys = ("closed", "kind", "end_thread", "name", "domain", "thread")
         order = np.lexsort((*(ranks(ranges[key]) for key in keys), -ranges["end"].to_numpy(), start, process))
-    return ranges.iloc[order].reset_index(drop=True)
+    if (np.diff(order) == 1).all():
+        return ranges.reset_index(drop=True)
+    columns = {name: _taken(ranges[name], order) for name in ranges.columns}
+    return pd.DataFrame(
+        {**columns, "end_thread": columns["thread"]} if _same(ranges, "thread", "end_thread") else columns, copy=False
+    )
+
+
+def _taken(column: pd.Series, order: NDArray[np.int64]) -> Any:
+    values = column.array if isinstance(column.dtype, pd.CategoricalDtype) else column.to_numpy()
+    steady = isinstance(values, np.ndarray) and len(values) and values.strides == (0,)
+    return values if steady else values.take(order)
+
+
+def _same(frame: pd.DataFrame, one: str, other: str) -> bool:
+    return np.array_equal(frame[one].to_numpy(), frame[other].to_numpy())
 
 
 def _wanted(ranges: pd.DataFrame, match: str | None) -> Mask:

@@ -38,16 +38,24 @@ def launch_of(ops: pd.DataFrame, launches: pd.DataFrame) -> tuple[Ints, int]:
 
 
 def _keys(launches: pd.DataFrame, ops: pd.DataFrame) -> tuple[Ints, Ints]:
-    processes = pd.factorize(np.concatenate([launches["process"].to_numpy(), ops["process"].to_numpy()]))[0].astype(np.int64)
-    ids = np.concatenate([launches["correlation"].to_numpy(), ops["correlation"].to_numpy()])
+    """Per row of each: process and correlation id in one number, -1 where there is no id to join on."""
+    processes = pd.unique(np.concatenate([pd.unique(frame["process"].to_numpy()) for frame in (launches, ops)]))
+    return _key(launches, processes), _key(ops, processes)
+
+
+def _key(frame: pd.DataFrame, processes: NDArray[np.int64]) -> Ints:
+    ids = frame["correlation"].to_numpy()
     usable = (ids > 0) & (ids < 1 << _ID_BITS)  # CUPTI gives 0 to work that no call launched
-    keys = np.where(usable, (processes << _ID_BITS) | np.where(usable, ids, 0), -1)
-    return keys[: len(launches)], keys[len(launches) :]
+    if len(processes) > 1:
+        ids = ids + (pd.Index(processes).get_indexer(pd.Index(frame["process"])) << _ID_BITS)
+    return np.where(usable, ids, -1)
 
 
 def _latest_before(first: Ints, last: Ints, begun: Ints, when: Ints) -> Ints:
-    chosen = first.copy()
-    for step in range(1, int((last - first).max()) + 1):
-        place = np.minimum(first + step, last)
-        chosen = np.where(begun[place] <= when, place, chosen)
-    return chosen
+    """The last place from ``first`` to ``last`` that had begun by ``when`` (else ``first``), by bisection of all at once."""
+    low, high = first.copy(), last.copy()
+    while (low < high).any():
+        middle = (low + high + 1) // 2
+        begins = begun[middle] <= when
+        low, high = np.where(begins, middle, low), np.where(begins, high, middle - 1)
+    return np.maximum(low, first)

@@ -29,6 +29,13 @@ def constant(text: str, count: int) -> pd.Categorical:
     return coded(np.zeros(count, dtype=np.int8), [text])
 
 
+def steady(values: Ints) -> Ints:
+    """``values``, in the memory of one of them where all are equal; such an array can only be read."""
+    if len(values) and values[0] == values[-1] and (values == values[0]).all():
+        return np.broadcast_to(values[0], len(values))
+    return values
+
+
 def extents(x: Ints, y: Ints, z: Ints, missing: int) -> pd.Categorical:
     """``132x1x1`` per row, "" where a part is ``missing`` or can't be an extent."""
     known = (x >= 0) & (y >= 0) & (z >= 0) & (x < 1 << 31) & (y < 1 << 16) & (z < 1 << 16)

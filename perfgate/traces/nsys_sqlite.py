@@ -44,8 +44,8 @@ _TELLING = re.compile(r"CUDA|NVTX|CUPTI|driver|GPU", re.IGNORECASE)
 def read(path: Path, *, geometry: bool = True, pages: bool = True) -> schema.Trace:
     """The trace in ``path``, an export of ``nsys export --type sqlite``.
 
-    Without ``geometry`` grid, block, registers and shared memory of kernels are left unread, which is faster. ``pages``
-    False reads everything through SQLite's own library (several times slower; the answer is the same).
+    Without ``geometry`` grid, block, registers, shared memory, context and stream are left unread, which is faster.
+    ``pages`` False reads everything through SQLite's own library (several times slower; the answer is the same).
 
     Raises ``UsageError`` if the file can't be read, ``UnusableError`` if it is not an nsys export, or lacks a column without
     which nothing can be attributed, or holds neither ranges nor GPU work.
@@ -138,21 +138,22 @@ class _Reader:
         found = self._integers(LAUNCHES, ("start", "end", "globalTid", "correlationId", "nameId"))
         found = self._plausible(found, LAUNCHES, ("globalTid",))
         frame = {
-            "name": self._named(found["nameId"], "[API call]"),
-            "process": found["globalTid"] & ~_THREAD_BITS,
-            "thread": found["globalTid"],
-            "correlation": _or(found["correlationId"], -1),
+            "name": self._named(found.pop("nameId"), "[API call]"),
+            "process": _coded.steady(found["globalTid"] & ~_THREAD_BITS),
+            "thread": _coded.steady(found["globalTid"]),
+            "correlation": _or(found.pop("correlationId"), -1),
             "start": found["start"],
             "end": found["end"],
         }
         return schema.check(pd.DataFrame(frame, copy=False), schema.LAUNCHES, LAUNCHES)
 
     def _kernels(self) -> pd.DataFrame:
-        found = self._device_rows(KERNELS, ("demangledName", "shortName", *(GEOMETRY if self.geometry else ())))
+        known = [name for name in ("demangledName", "shortName") if name in self.database.tables.get(KERNELS, ())][:1]
+        found = self._device_rows(KERNELS, (*known, *(GEOMETRY if self.geometry else ())))
         if found is None:
             return schema.empty(schema.OPS)
-        codes = np.where(found["demangledName"] == MISSING, found["shortName"], found["demangledName"])
-        return self._ops("KERNEL", self._named(codes, "[kernel]"), found, **(_geometry(found) if self.geometry else {}))
+        keys = found.pop(known[0]) if known else np.full(len(found["start"]), MISSING)
+        return self._ops("KERNEL", self._named(keys, "[kernel]"), found, **(_geometry(found) if self.geometry else {}))
 
     def _copies(self) -> pd.DataFrame:
         found = self._device_rows(MEMCPYS, ("copyKind",))
@@ -165,29 +166,24 @@ class _Reader:
 
     def _fills(self) -> pd.DataFrame:
         found = self._device_rows(MEMSETS, ())
-        return (
-            schema.empty(schema.OPS)
-            if found is None
-            else self._ops("MEMSET", _coded.constant("[memset]", len(found["start"])), found)
-        )
+        if found is None:
+            return schema.empty(schema.OPS)
+        return self._ops("MEMSET", _coded.constant("[memset]", len(found["start"])), found)
 
     def _graph_launches(self) -> pd.DataFrame:
         found = self._device_rows(GRAPHS, ("graphId",))
         if found is None:
             return schema.empty(schema.OPS)
-        return self._ops(
-            "GRAPH",
-            _coded.named(_or(found["graphId"], -1), lambda graph: f"[graph {graph}]" if graph >= 0 else "[graph]"),
-            found,
-        )
+        names = _coded.named(found["graphId"], lambda graph: "[graph]" if graph == MISSING else f"[graph {graph}]")
+        return self._ops("GRAPH", names, found)
 
     def _device_rows(self, table: str, extra: tuple[str, ...]) -> dict[str, Ints] | None:
         """The columns that every GPU activity table has, and ``extra``; ``None`` where there is no such table."""
         if table not in self.database.tables:
             return None
         self.database.need(table, ("start", "end", "correlationId"))
-        shared = ("start", "end", "deviceId", "contextId", "streamId", "correlationId", "globalPid", "graphNodeId")
-        found = self._integers(table, (*shared, *extra))
+        shared = ("start", "end", "deviceId", "correlationId", "globalPid", "graphNodeId")
+        found = self._integers(table, (*shared, *(("contextId", "streamId") if self.geometry else ()), *extra))
         if "globalPid" not in self.database.tables[table]:
             found["globalPid"] = np.full(len(found["start"]), self._only_process(table))
         return self._plausible(found, table, ("globalPid",))
@@ -228,21 +224,26 @@ class _Reader:
 
     def _ops(self, kind: str, names: pd.Categorical, found: dict[str, Ints], **extra: object) -> pd.DataFrame:
         count = len(found["start"])
+        unknown = np.broadcast_to(np.int64(-1), count)
+
+        def column(name: str) -> Ints:
+            return _coded.steady(_or(found.pop(name), -1)) if name in found else unknown
+
         frame = {
             "kind": _coded.constant(kind, count),
             "name": names,
-            "device": _or(found["deviceId"], -1),
-            "context": _or(found["contextId"], -1),
-            "stream": _or(found["streamId"], -1),
-            "process": found["globalPid"] & ~_THREAD_BITS,
-            "correlation": _or(found["correlationId"], -1),
+            "device": column("deviceId"),
+            "context": column("contextId"),
+            "stream": column("streamId"),
+            "process": _coded.steady(found.pop("globalPid") & ~_THREAD_BITS),
+            "correlation": column("correlationId"),
             "start": found["start"],
             "end": found["end"],
             "grid": _coded.constant("", count),
             "block": _coded.constant("", count),
-            "registers": np.full(count, -1),
-            "shared_memory": np.full(count, -1),
-            "graph_node": _or(found["graphNodeId"], -1),
+            "registers": unknown,
+            "shared_memory": unknown,
+            "graph_node": column("graphNodeId"),
             **extra,
         }
         return schema.check(pd.DataFrame(frame, copy=False), schema.OPS, kind)
@@ -270,14 +271,16 @@ class _Reader:
             closed &= ~np.isin(found["end"], stops)
         found["end"], found["closed"] = np.where(closed, found["end"], found["start"]), closed.astype(np.int64)
         found = self._plausible(found, NVTX, ("globalTid",))
-        process = found["globalTid"] & ~_THREAD_BITS
+        process = _coded.steady(found["globalTid"] & ~_THREAD_BITS)
+        thread, other = _coded.steady(found.pop("globalTid")), found.pop("endGlobalTid")
+        other = np.where(other == MISSING, thread, other)
         frame = {
-            "domain": self._domains(process, _or(found["domainId"], 0), domains),
-            "name": self._range_names(found["text"], found["textId"], texts),
-            "kind": _coded.coded(found["start_end"], ["PushPop", "StartEnd"]),
+            "domain": self._domains(process, _or(found.pop("domainId"), 0), domains),
+            "name": self._range_names(found.pop("text"), found.pop("textId"), texts),
+            "kind": _coded.coded(found.pop("start_end"), ["PushPop", "StartEnd"]),
             "process": process,
-            "thread": found["globalTid"],
-            "end_thread": np.where(found["endGlobalTid"] == MISSING, found["globalTid"], found["endGlobalTid"]),
+            "thread": thread,
+            "end_thread": thread if np.array_equal(thread, other) else other,
             "start": found["start"],
             "end": found["end"],
             "closed": found["closed"] == 1,
