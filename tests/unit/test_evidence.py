@@ -1,0 +1,153 @@
+"""What a capture's end means for its variants, and which implementation is judged."""
+
+import json
+
+import pytest
+
+from perfgate.assemble import assemble, peak_bandwidth
+from perfgate.evidence import Collection, Evidence
+from perfgate.model import Capture, Reason, RunSpec, Variant
+from perfgate.registry import Registry
+from perfgate.store import RunDirectory
+from tests.unit.test_registry import sound_op
+
+RANGE = ("family/op", "smoke", "fwd")
+DEFAULT = Variant(*RANGE, "torch.a", "default")
+CHAMPION = Variant(*RANGE, "triton.b", "champion")
+STOCK = Variant(*RANGE, "torch.a_det", "stock_deterministic")
+
+
+@pytest.fixture
+def run(tmp_path):
+    (tmp_path / "captures" / "one").mkdir(parents=True)
+    return RunDirectory(tmp_path)
+
+
+def capture(run, told, *, purpose="bits", variants=(DEFAULT, CHAMPION), error="", done=True):
+    folder = run.path / "captures" / "one"
+    if done:
+        (folder / "done.json").write_text(json.dumps({"complete": True, "variants": told}))
+    else:
+        (folder / "results.jsonl").write_text(
+            "".join(json.dumps({"variant": name, **said}) + "\n" for name, said in told.items())
+        )
+    spec = RunSpec("one", purpose, "default", tuple(variants), "cpu")
+    return Capture(spec, "captures/one", complete=not error, error=error)
+
+
+def codes(evidence):
+    return [problem.code for problem in evidence.problems]
+
+
+def bits(digest="d", differing=0, **more):
+    return {"status": "ok", "text": "", "digest": digest, "differing": differing, "replays": 3, "first_difference": "", **more}
+
+
+def test_unsupported_and_failed_variants_are_told_apart(run):
+    collection = Collection(run, (DEFAULT, CHAMPION))
+    told = {
+        DEFAULT.name: {"status": "failed", "text": "ValueError: shape"},
+        CHAMPION.name: {"status": "unsupported", "text": "needs a GPU"},
+    }
+
+    collection.add(capture(run, told))
+
+    assert ["WORKLOAD_FAILED"] == codes(collection.of[DEFAULT.name])
+    assert ["UNSUPPORTED"] == codes(collection.of[CHAMPION.name])
+
+
+def test_a_child_that_died_has_one_culprit_and_the_rest_can_run_again(run):
+    collection = Collection(run, (DEFAULT, CHAMPION, STOCK))
+    told = {DEFAULT.name: bits(), CHAMPION.name: {"status": "started", "text": ""}}
+    dead = capture(run, told, variants=(DEFAULT, CHAMPION, STOCK), error="the child was killed", done=False)
+
+    collection.add(dead)
+
+    assert (STOCK,) == collection.not_reached(dead)
+    assert ["WORKLOAD_FAILED"] == codes(collection.of[CHAMPION.name])
+    assert [] == codes(collection.of[DEFAULT.name]) + codes(collection.of[STOCK.name])
+    assert 1 == len(collection.of[DEFAULT.name].bits)
+
+
+def test_a_child_that_died_before_its_first_variant_fails_them_all(run):
+    collection = Collection(run, (DEFAULT, CHAMPION))
+    dead = capture(run, {}, error="the worker failed", done=False)
+
+    collection.add(dead)
+
+    assert () == collection.not_reached(dead)
+    assert [["WORKLOAD_FAILED"]] * 2 == [codes(one) for one in collection.of.values()]
+
+
+def test_a_profiler_that_failed_after_the_worker_was_done(run):
+    collection = Collection(run, (DEFAULT, CHAMPION))
+
+    collection.add(capture(run, {DEFAULT.name: bits()}, purpose="time", error="exit 0 but no report"))
+
+    assert [["PROFILER_FAILED"]] * 2 == [codes(one) for one in collection.of.values()]
+
+
+def test_a_trace_that_is_not_there_is_a_profiler_failure_not_a_traceback(run):
+    collection = Collection(run, (DEFAULT,))
+
+    collection.add(capture(run, {DEFAULT.name: {"status": "ok", "text": ""}}, purpose="time", variants=(DEFAULT,)))
+
+    assert ["PROFILER_FAILED"] == codes(collection.of[DEFAULT.name])
+
+
+@pytest.fixture
+def registry():
+    op = sound_op()
+    op.stock_deterministic("torch.a_det", workspace=lambda case: case.rows * 8)(lambda x: x)
+    return Registry([op])
+
+
+def compared(registry, evidence):
+    variants = (DEFAULT, CHAMPION, STOCK)
+    return {one.implementation: one for one in assemble(variants, evidence, registry, {"family/op:smoke:fwd": "busy"})}
+
+
+def test_the_champion_is_judged_where_it_runs(registry):
+    found = compared(registry, {one.name: Evidence() for one in (DEFAULT, CHAMPION, STOCK)})
+
+    assert {"triton.b": True, "torch.a_det": False} == {name: one.judged for name, one in found.items()}
+
+
+def test_the_stock_path_is_judged_where_the_champion_is_unsupported(registry):
+    evidence = {one.name: Evidence() for one in (DEFAULT, CHAMPION, STOCK)}
+    evidence[CHAMPION.name].add_problem(Reason("UNSUPPORTED", "needs a GPU"))
+
+    found = compared(registry, evidence)
+
+    assert {"triton.b": False, "torch.a_det": True} == {name: one.judged for name, one in found.items()}
+
+
+def test_bits_of_two_processes_that_disagree_count_as_differing(registry):
+    evidence = {one.name: Evidence() for one in (DEFAULT, CHAMPION, STOCK)}
+    evidence[DEFAULT.name].bits.append(bits(differing=2))
+    evidence[CHAMPION.name].bits += [bits("first"), bits("second")]
+
+    found = compared(registry, evidence)["triton.b"].bits
+
+    assert (7, 1, 2, 2, 3) == (found.replays, found.differing, found.processes, found.default_differing, found.default_replays)
+    assert "a fresh process gave" in found.first_difference
+
+
+def test_memory_and_accuracy_come_from_the_process_that_measured_them(registry):
+    evidence = {one.name: Evidence() for one in (DEFAULT, CHAMPION, STOCK)}
+    evidence[DEFAULT.name].bits.append(bits(peak_bytes=100, error=0.5))
+    evidence[STOCK.name].bits += [bits(peak_bytes=120, output_bytes=40, error=0.25), bits(peak_bytes=121)]
+
+    found = compared(registry, evidence)["torch.a_det"]
+
+    assert (100, 120, 16, 40) == (
+        found.memory.default_bytes, found.memory.deterministic_bytes, found.memory.declared_bytes, found.memory.output_bytes,
+    )  # fmt: skip
+    assert (0.5, 0.25) == (found.accuracy.default, found.accuracy.deterministic)
+
+
+def test_peak_bandwidth_of_an_h200():
+    environment = {"gpu": {"memory_max_mhz": 3201, "memory_bus_bits": 6144}}
+
+    assert 4.917e12 == pytest.approx(peak_bandwidth(environment), rel=1e-3)
+    assert peak_bandwidth({"gpu": None}) is None
