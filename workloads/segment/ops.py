@@ -1,4 +1,4 @@
-"""segment/index_add: rows added to the rows of a smaller table by id."""
+"""segment/index_add and segment/index_put: rows added to the rows of a smaller table by id."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from typing import Any
 
 from perfgate import Case, Op
 
-from ..blocks.segment.shape import workspace_bytes
+from ..blocks.segment.shape import workspace_bytes as partial_bytes
+from ..blocks.sort.shape import workspace_bytes as sort_bytes
 from .ids import make_ids
 
 
@@ -16,20 +17,11 @@ def _bytes(case: Case, _phase: str) -> int:
 
 
 def _workspace(case: Case) -> int:
-    """Partial sums; sorted keys and order with the sort's own two buffers of each."""
-    return int(workspace_bytes(case.rows, case.width) + case.rows * (8 + 2 * 4 + 2 * 8))
+    """Sorted keys and rows, and then the larger of what the sort and what the partial sums need beside them."""
+    return int(max(sort_bytes(case.rows, case.segments), case.rows * 8 + partial_bytes(case.rows, case.width)))
 
 
-index_add = Op(
-    "segment/index_add",
-    kind="triton",
-    racy="index_add_ adds the rows of one id in arrival order",
-    max_error=1e-5,
-    bytes_moved=_bytes,
-    flops=lambda case, _phase: case.rows * case.width,
-    tests=("tests/unit/workloads/test_segment.py", "tests/gpu/test_kernels.py"),
-)
-index_add.cases(
+CASES: dict[str, dict[str, Any]] = dict(
     smoke=dict(rows=512, width=64, segments=32),
     small=dict(rows=8192, width=512, segments=1024),
     typical=dict(rows=65536, width=1024, segments=4096),
@@ -42,24 +34,82 @@ index_add.cases(
 )
 
 
-@index_add.inputs
+def _declare(name: str, racy: str) -> Op:
+    op = Op(
+        name,
+        kind="triton",
+        racy=racy,
+        max_error=1e-4,
+        bytes_moved=_bytes,
+        flops=lambda case, _phase: case.rows * case.width,
+        tests=("tests/unit/workloads/test_segment.py", "tests/gpu/test_kernels.py"),
+    )
+    op.cases(**CASES)
+    op.inputs(inputs)
+    op.reference(reference)
+    op.champion("triton.sorted_fold", backend="triton", workspace=_workspace)(sorted_fold)
+    op.candidate("triton.radix_fold", backend="triton")(radix_fold)
+    op.candidate("triton.exact", backend="triton", workspace=lambda case: 8 * case.segments)(exact)
+    op.candidate("triton.exact_certified", backend="triton", workspace=lambda case: 20 * case.segments)(exact_certified)
+    op.contender("triton.atomic", backend="triton")(atomic)
+    return op
+
+
 def inputs(case: Case, device: str, generator: Any) -> dict[str, Any]:
-    """Values [N, W] f32, ids [N] int64 below ``segments``."""
+    """Values [N, W] f32, ids [N] int64 below ``segments``, and the quanta a step before would have left (``exponents``)."""
     import torch
 
-    return {
-        "values": torch.randn(case.rows, case.width, device=device, generator=generator),
-        "ids": make_ids(case.get("ids", "random"), case.rows, case.segments, device, generator),
-        "segments": case.segments,
-    }
+    values = torch.randn(case.rows, case.width, device=device, generator=generator)
+    ids = make_ids(case.get("ids", "random"), case.rows, case.segments, device, generator)
+    # what a step before with values of the same scale leaves: twice the sum of each id's row maxima is 2^24 quanta at most
+    reach = values.new_zeros(case.segments, dtype=torch.float64).index_add_(0, ids, values.abs().amax(dim=1).double())
+    exponents = (reach.clamp(min=2.0**-100).log2().floor() + 1 - 23 + 127).to(torch.int32)
+    return {"values": values, "ids": ids, "segments": case.segments, "exponents": exponents}
 
 
-@index_add.reference
 def reference(x: dict[str, Any]) -> Any:
-    """One id after the other in float64."""
+    """In float64."""
     values = x["values"]
-    out = values.new_zeros((x["segments"], values.shape[1]))
-    return out.index_add_(0, x["ids"], values)
+    return values.new_zeros((x["segments"], values.shape[1])).index_add_(0, x["ids"], values)
+
+
+def sorted_fold(x: dict[str, Any]) -> Any:
+    from ..blocks.segment.kernels import sum_segments
+    from ..blocks.sort.kernels import stable_sort
+
+    return sum_segments(x["values"], stable_sort(x["ids"], x["segments"]))
+
+
+def radix_fold(x: dict[str, Any]) -> Any:
+    """The same fold after torch's radix sort."""
+    from ..blocks.segment.kernels import sum_segments
+    from ..blocks.sort.kernels import radix_sort
+
+    return sum_segments(x["values"], radix_sort(x["ids"], x["segments"]))
+
+
+def exact(x: dict[str, Any]) -> Any:
+    """Atomics whose additions do not round; two passes over the values."""
+    from ..blocks.exact.kernels import exact_sum
+
+    return exact_sum(x["values"], x["ids"], x["segments"])
+
+
+def exact_certified(x: dict[str, Any]) -> Any:
+    """Atomics whose additions do not round; one pass, with a certificate."""
+    from ..blocks.exact.kernels import certified_sum
+
+    return certified_sum(x["values"], x["ids"], x["segments"], x["exponents"])[0]
+
+
+def atomic(x: dict[str, Any]) -> Any:
+    from ..blocks.segment.kernels import sum_atomically
+
+    return sum_atomically(x["values"], x["ids"], x["segments"])
+
+
+index_add = _declare("segment/index_add", "index_add_ adds the rows of one id in arrival order")
+index_put = _declare("segment/index_put", "")  # index_put_ with accumulate sorts by itself, in both modes
 
 
 def _index_add(x: dict[str, Any]) -> Any:
@@ -67,19 +117,12 @@ def _index_add(x: dict[str, Any]) -> Any:
     return values.new_zeros((x["segments"], values.shape[1])).index_add_(0, x["ids"], values)
 
 
+def _index_put(x: dict[str, Any]) -> Any:
+    values = x["values"]
+    return values.new_zeros((x["segments"], values.shape[1])).index_put_((x["ids"],), values, accumulate=True)
+
+
 index_add.default("torch.index_add_")(_index_add)
 index_add.stock_deterministic("torch.index_add_.deterministic")(_index_add)
-
-
-@index_add.champion("triton.sorted_fold", backend="triton", workspace=_workspace)
-def sorted_fold(x: dict[str, Any]) -> Any:
-    from ..blocks.segment.kernels import sort_segments, sum_segments
-
-    return sum_segments(x["values"], sort_segments(x["ids"], x["segments"]))
-
-
-@index_add.contender("triton.atomic", backend="triton")
-def atomic(x: dict[str, Any]) -> Any:
-    from ..blocks.segment.kernels import sum_atomically
-
-    return sum_atomically(x["values"], x["ids"], x["segments"])
+index_put.default("torch.index_put_")(_index_put)
+index_put.stock_deterministic("torch.index_put_.deterministic")(_index_put)

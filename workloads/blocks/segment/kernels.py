@@ -8,14 +8,13 @@ right, are a sorted sequence again: the next level folds it the same way, in gro
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 import triton
 import triton.language as tl
 
 from .. import checks
 from ..configs import config_for
+from ..sort.kernels import Sorted
 from .shape import GROUP
 
 FLOATS = ("float32", "bfloat16", "float16")
@@ -135,58 +134,29 @@ def _add_atomically(values, ids, out, width, stride, BLOCK: tl.constexpr):
     tl.atomic_add(out + key * width + columns, value.to(out.dtype.element_ty), mask=columns < limit, sem="relaxed")
 
 
-@dataclass(frozen=True)
-class Segments:
-    """Ids in stable sorted order, reusable for every sum over the same ids.
-
-    ``keys`` [N] the sorted ids (dropped ones are ``bins``, at the end), ``order`` [N] the row of each sorted entry.
-    """
-
-    keys: torch.Tensor
-    order: torch.Tensor
-    bins: int
-
-
-def sort_segments(ids: torch.Tensor, bins: int) -> Segments:
-    """Sorts ``ids`` [N] (int32 or int64, 0 .. ``bins`` − 1, −1: dropped) stably, by radix over as few bits as ``bins`` needs.
-
-    Never takes a position from an atomic cursor: equal ids keep the order of their rows.
-    Workspace: O(N) for keys and order. Raises ``ValueError`` or ``TypeError`` for inputs that don't fit, ``IndexError`` for ids
-    out of range under ``PERFGATE_CHECK_INPUTS``.
-    """
-    checks.require_shape("ids", ids, (None,))
-    checks.require_dtype("ids", ids, "int32", "int64")
-    if not 0 < bins < 2**31:
-        raise ValueError(f"bins is {bins}, but 1 to 2**31 - 1 segments are possible")
-    checks.require_range("ids", ids, bins)
-    narrow = torch.int16 if bins < 2**15 else torch.int32
-    keys, order = torch.sort(torch.where(ids < 0, bins, ids).to(narrow), stable=True)
-    return Segments(keys, order, bins)
-
-
-def sum_segments(values: torch.Tensor, segments: Segments, dtype: torch.dtype | None = None) -> torch.Tensor:
+def sum_segments(values: torch.Tensor, ids: Sorted, dtype: torch.dtype | None = None) -> torch.Tensor:
     """``out[b]`` = sum of the rows of ``values`` [N, W] whose id is b, in the fixed order above, as [bins, W] in ``dtype``.
 
     Sums are f32 from +0, rounded once at the end; rows without an entry are +0; ``dtype`` defaults to that of ``values``.
     Workspace: :func:`~.shape.workspace_bytes`. Captures into CUDA graphs: no host synchronisation, launches fixed by N and W.
     """
-    checks.require_shape("values", values, (segments.keys.shape[0], None))
+    checks.require_shape("values", values, (ids.keys.shape[0], None))
     checks.require_dtype("values", values, *FLOATS)
-    checks.require_same_device(values=values, keys=segments.keys)
+    checks.require_same_device(values=values, keys=ids.keys)
     checks.require_rows("values", values)
     entries, width = values.shape
-    out = torch.zeros((segments.bins, width), dtype=dtype or values.dtype, device=values.device)
+    out = torch.zeros((ids.bins, width), dtype=dtype or values.dtype, device=values.device)
     if out.numel() == 0 or entries == 0:
         return out
     options = dict(config_for("segment.fold", width, values))
     chunk_size = options.pop("CHUNK")
-    source, keys, tails, stride, leaf = values, segments.keys, values, values.stride(0), True
+    source, keys, tails, stride, leaf = values, ids.keys, values, values.stride(0), True
     while True:
         chunks = triton.cdiv(entries, chunk_size)
         parts = torch.empty((2, chunks, width), dtype=torch.float32, device=values.device)
         head_keys = torch.empty((chunks,), dtype=torch.int32, device=values.device)
         _fold[(chunks, triton.cdiv(width, options["BLOCK"]))](
-            source, segments.order, keys, tails, out, parts[0], parts[1], head_keys, entries, segments.bins, width, stride,
+            source, ids.rows, keys, tails, out, parts[0], parts[1], head_keys, entries, ids.bins, width, stride,
             CHUNK=chunk_size, LEAF=leaf, enable_fp_fusion=False, **options,
         )  # fmt: skip
         if chunks == 1:

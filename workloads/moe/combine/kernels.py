@@ -15,18 +15,21 @@ FLOATS = ("float32", "bfloat16", "float16")
 
 
 @triton.jit
-def _gather_forward(rows, probs, slots, out, hidden, stride, K: tl.constexpr, BLOCK: tl.constexpr):
-    """out[t] = Σ_k probs[s]·rows[s] with s = slots[t, k], in f32, k rising; a slot of −1 adds nothing."""
+def _gather_forward(
+    rows, probs, slots, out, hidden, stride, K: tl.constexpr, WEIGHTED: tl.constexpr, BLOCK: tl.constexpr
+):  # fmt: skip
+    """out[t] = Σ_k probs[s]·rows[s] with s = slots[t, k], in f32, k rising; a slot of −1 adds nothing; no probs: 1."""
     token = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = columns < hidden
     total = tl.zeros((BLOCK,), dtype=tl.float32)
     for k in tl.static_range(K):
         row = tl.load(slots + token * K + k).to(tl.int64)
-        weight = tl.load(probs + row, mask=row >= 0, other=0.0).to(tl.float32)
         width = tl.where(row >= 0, hidden, 0)
         value = tl.load(rows + row * stride + columns, mask=columns < width, other=0.0).to(tl.float32)
-        total += weight * value
+        if WEIGHTED:
+            value = tl.load(probs + row, mask=row >= 0, other=0.0).to(tl.float32) * value
+        total += value
     tl.store(out + token * hidden + columns, total.to(out.dtype.element_ty), mask=inside)
 
 
@@ -55,15 +58,18 @@ def _gather_backward(
 
 
 @triton.jit
-def _scatter_atomic(rows, probs, token_of_row, out, hidden, stride, BLOCK: tl.constexpr):
+def _scatter_atomic(
+    rows, probs, token_of_row, out, hidden, stride, WEIGHTED: tl.constexpr, BLOCK: tl.constexpr
+):  # fmt: skip
     """The racy form: one program per row adds its weighted row to its token in arrival order."""
     row = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = columns < hidden
     token = tl.load(token_of_row + row)
-    weight = tl.load(probs + row).to(tl.float32)
     value = tl.load(rows + row * stride + columns, mask=inside, other=0.0).to(tl.float32)
-    tl.atomic_add(out + token * hidden + columns, (weight * value).to(out.dtype.element_ty), mask=inside, sem="relaxed")
+    if WEIGHTED:
+        value = tl.load(probs + row).to(tl.float32) * value
+    tl.atomic_add(out + token * hidden + columns, value.to(out.dtype.element_ty), mask=inside, sem="relaxed")
 
 
 def check_inputs(rows: torch.Tensor, probs: torch.Tensor, slots: torch.Tensor) -> None:
@@ -79,20 +85,26 @@ def check_inputs(rows: torch.Tensor, probs: torch.Tensor, slots: torch.Tensor) -
     checks.require_range("slots", slots, rows.shape[0])
 
 
+def sum_slots(rows: torch.Tensor, probs: torch.Tensor | None, slots: torch.Tensor) -> torch.Tensor:
+    """The forward of :func:`combine` without checks and gradient; ``probs`` None adds the rows as they are."""
+    tokens, topk = slots.shape
+    hidden = rows.shape[1]
+    out = rows.new_empty((tokens, hidden))
+    if out.numel():
+        options = config_for("moe.combine_forward", hidden, rows)
+        # no fused multiply-add: the fold is then the documented one on every compiler, bit for bit
+        _gather_forward[(tokens, triton.cdiv(hidden, options["BLOCK"]))](
+            rows, rows if probs is None else probs, slots, out, hidden, rows.stride(0),
+            K=topk, WEIGHTED=probs is not None, enable_fp_fusion=False, **options,
+        )  # fmt: skip
+    return out
+
+
 class _Combine(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, rows: torch.Tensor, probs: torch.Tensor, slots: torch.Tensor, every_row: bool) -> torch.Tensor:
         probs, slots = probs.contiguous(), slots.contiguous()
-        tokens, topk = slots.shape
-        hidden = rows.shape[1]
-        out = rows.new_empty((tokens, hidden))
-        if out.numel():
-            options = config_for("moe.combine_forward", hidden, rows)
-            grid = (tokens, triton.cdiv(hidden, options["BLOCK"]))
-            # no fused multiply-add: the fold is then the documented one on every compiler, bit for bit
-            _gather_forward[grid](
-                rows, probs, slots, out, hidden, rows.stride(0), K=topk, enable_fp_fusion=False, **options
-            )  # fmt: skip
+        out = sum_slots(rows, probs, slots)
         ctx.save_for_backward(rows, probs, slots)
         ctx.every_row = every_row
         return out
@@ -131,11 +143,14 @@ def combine(rows: torch.Tensor, probs: torch.Tensor, slots: torch.Tensor, every_
     return result
 
 
-def combine_atomic(rows: torch.Tensor, probs: torch.Tensor, token_of_row: torch.Tensor, tokens: int) -> torch.Tensor:
+def combine_atomic(rows: torch.Tensor, probs: torch.Tensor | None, token_of_row: torch.Tensor, tokens: int) -> torch.Tensor:
     """The same sum with packed atomics in the dtype of ``rows``, in arrival order: racy. ``token_of_row`` [R]. No gradient."""
     out = rows.new_zeros((tokens, rows.shape[1]))
     if rows.numel():
         options = config_for("moe.combine_atomic", rows.shape[1], rows)
         grid = (rows.shape[0], triton.cdiv(rows.shape[1], options["BLOCK"]))
-        _scatter_atomic[grid](rows, probs, token_of_row, out, rows.shape[1], rows.stride(0), **options)
+        _scatter_atomic[grid](
+            rows, rows if probs is None else probs, token_of_row, out, rows.shape[1], rows.stride(0),
+            WEIGHTED=probs is not None, **options,
+        )  # fmt: skip
     return out

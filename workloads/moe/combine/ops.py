@@ -10,7 +10,8 @@ from ..routes import expert_order, random_experts
 
 
 def _rows(case: Case) -> int:
-    return int(round(case.tokens * case.topk * (1 - case.get("drop", 0.0))))
+    rows: int = round(case.tokens * case.topk * (1 - case.get("drop", 0.0)))
+    return rows
 
 
 def _bytes(case: Case, phase: str) -> int:

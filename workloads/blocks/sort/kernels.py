@@ -1,0 +1,134 @@
+"""Stable counting sort: every position is counted by comparison, none is taken from an atomic cursor."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+
+from .. import checks
+from .shape import TILE, passes
+
+
+@triton.jit
+def _read_key(ids, entry, entries, bins, first, padding, RAW: tl.constexpr):
+    """The entry's key: ``id − first``, or ``bins`` where that is outside 0 .. bins − 1 or the id is ``padding``."""
+    key = tl.load(ids + entry, mask=entry < entries, other=-1)
+    if RAW:
+        keep = (key != padding) & (key >= first) & (key < first + bins)
+        key = tl.where(keep, key - first, bins)
+    return key.to(tl.int32)
+
+
+@triton.jit
+def _rank(
+    ids, ranks, counts, entries, bins, first, padding, shift, digits, tiles,
+    TILE: tl.constexpr, PART: tl.constexpr, RAW: tl.constexpr,
+):  # fmt: skip
+    """Of each entry: how many entries of its tile with the same digit come before it; of each tile and digit: how many."""
+    tile = tl.program_id(0)
+    here = tl.arange(0, TILE)
+    entry = tile * TILE + here
+    digit = (_read_key(ids, entry, entries, bins, first, padding, RAW) >> shift) % digits
+    digit = tl.where(entry < entries, digit, -1)
+    earlier = tl.zeros((TILE, PART), dtype=tl.int32)
+    equal = tl.zeros((TILE, PART), dtype=tl.int32)
+    for start in range(0, TILE, PART):
+        there = start + tl.arange(0, PART)
+        other = tile * TILE + there
+        against = (_read_key(ids, other, entries, bins, first, padding, RAW) >> shift) % digits
+        against = tl.where(other < entries, against, -1)
+        same = digit[:, None] == against[None, :]
+        equal += same.to(tl.int32)
+        earlier += (same & (there[None, :] < here[:, None])).to(tl.int32)
+    rank = tl.sum(earlier, axis=1)
+    number = tl.sum(equal, axis=1)
+    tl.store(ranks + entry, rank, mask=entry < entries)
+    tl.store(counts + digit.to(tl.int64) * tiles + tile, number, mask=(entry < entries) & (rank == number - 1))
+
+
+@triton.jit
+def _place(
+    ids, rows, ranks, counts, scan, sorted_keys, sorted_rows, places, entries, bins, first, padding, shift, digits, tiles,
+    TILE: tl.constexpr, RAW: tl.constexpr, PLACES: tl.constexpr,
+):  # fmt: skip
+    """Writes each entry where its digit's share of its tile begins, plus its rank."""
+    entry = tl.program_id(0) * TILE + tl.arange(0, TILE)
+    inside = entry < entries
+    key = _read_key(ids, entry, entries, bins, first, padding, RAW)
+    counter = ((key >> shift) % digits).to(tl.int64) * tiles + tl.program_id(0)
+    before = tl.load(scan + counter, mask=inside, other=0) - tl.load(counts + counter, mask=inside, other=0)
+    position = before + tl.load(ranks + entry, mask=inside, other=0)
+    row = entry
+    if not RAW:
+        row = tl.load(rows + entry, mask=inside, other=0)
+    if PLACES:
+        tl.store(places + row, tl.where(key < bins, position, -1), mask=inside)
+    tl.store(sorted_keys + position, key, mask=inside)
+    tl.store(sorted_rows + position, row, mask=inside)
+
+
+@dataclass(frozen=True)
+class Sorted:
+    """Ids in stable order, reusable for every sum over the same ids.
+
+    ``keys`` [N] rising, dropped entries as ``bins`` at the end; ``rows`` [N]: where each sorted entry was;
+    ``places`` [N] (where asked for): where each row went, −1 for dropped ones.
+    """
+
+    keys: torch.Tensor
+    rows: torch.Tensor
+    bins: int
+    places: torch.Tensor | None = None
+
+
+def check_ids(ids: torch.Tensor, bins: int, first: int = 0) -> None:
+    """Raises ``ValueError`` or ``TypeError`` for ids that can't be sorted.
+
+    Under ``PERFGATE_CHECK_INPUTS`` also ``IndexError`` for ids outside 0 .. ``bins`` − 1 other than −1, where ``first`` is 0: a
+    shard drops the ids of others by design.
+    """
+    checks.require_shape("ids", ids, (None,))
+    checks.require_dtype("ids", ids, "int32", "int64")
+    if not 0 < bins < 2**31 - 1 or ids.shape[0] >= 2**31:
+        raise ValueError(f"{ids.shape[0]} ids in {bins} bins: at most 2**31 - 1 ids in 1 to 2**31 - 2 bins can be sorted")
+    if first == 0:
+        checks.require_range("ids", ids, bins)
+
+
+def stable_sort(ids: torch.Tensor, bins: int, first: int = 0, padding: int = -1, with_places: bool = False) -> Sorted:
+    """Sorts ``ids`` [N] (int32 or int64) by ``id − first``, equal ones in the order of their rows.
+
+    Ids outside ``first`` .. ``first + bins − 1`` and ``padding`` are dropped: they sort to the end with key ``bins``, never
+    clamped. Integer sums only, so the scan's own order does not matter. No host synchronisation. Workspace: ``shape.py``.
+    Raises what :func:`check_ids` says.
+    """
+    check_ids(ids, bins, first)
+    entries = ids.shape[0]
+    tiles = max(1, triton.cdiv(entries, TILE))
+    keys = rows = ids.contiguous()
+    places = torch.empty((entries if with_places else 0,), dtype=torch.int32, device=ids.device)
+    all_passes = passes(entries, bins)
+    for number, (shift, digits) in enumerate(all_passes):
+        counts = torch.zeros((digits * tiles,), dtype=torch.int32, device=ids.device)
+        ranks, next_keys, next_rows = (torch.empty((entries,), dtype=torch.int32, device=ids.device) for _ in range(3))
+        arguments = (entries, bins, first, padding, shift, digits, tiles)
+        if entries:
+            _rank[(tiles,)](keys, ranks, counts, *arguments, TILE=TILE, PART=16, RAW=number == 0, num_warps=8)
+        scan = torch.cumsum(counts, 0, dtype=torch.int32)
+        if entries:
+            _place[(tiles,)](
+                keys, rows, ranks, counts, scan, next_keys, next_rows, places, *arguments,
+                TILE=TILE, RAW=number == 0, PLACES=with_places and number == len(all_passes) - 1, num_warps=4,
+            )  # fmt: skip
+        keys, rows = next_keys, next_rows
+    return Sorted(keys, rows, bins, places if with_places else None)
+
+
+def radix_sort(ids: torch.Tensor, bins: int) -> Sorted:
+    """The same order by ``torch.sort`` (a radix sort, stable), over as few key bits as ``bins`` needs."""
+    check_ids(ids, bins)
+    narrow = torch.int16 if bins < 2**15 else torch.int32
+    return Sorted(*torch.sort(torch.where(ids < 0, bins, ids).to(narrow), stable=True), bins)
