@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -19,8 +18,8 @@ from perfgate.traces.names import compile_pattern, display_name
 
 __all__ = ["Attribution", "Leftover", "Measurement", "measure"]
 
+Ints = NDArray[np.int64]
 Mask = NDArray[np.bool_]
-_LAUNCHING = r"LaunchKernel|LaunchCooperativeKernel|GraphLaunch"
 
 
 @dataclass(frozen=True)
@@ -39,7 +38,8 @@ class Measurement:
 
     ``instances`` has the columns of ``schema.INSTANCES``, ordered by process, start and nesting. ``ops`` has those of
     ``schema.ATTRIBUTED`` where asked for, else it is ``None``. ``unattributed`` is GPU work in no range; ``excluded`` counts
-    ranges that are left out and calls or operations without their counterpart, each with its reason.
+    ranges that are left out and calls or operations without their counterpart, each with its reason. An instance that launched
+    work of which the capture holds nothing has -1 in place of GPU figures: unknown, not 0.
     """
 
     instances: pd.DataFrame
@@ -47,6 +47,8 @@ class Measurement:
     unattributed: tuple[Leftover, ...]
     excluded: tuple[tuple[str, int], ...]
     notes: tuple[str, ...]
+    gpu_ns: int = 0  # sum of all GPU operations in the trace, attributed or not
+    missing: Ints = field(default_factory=lambda: np.empty(0, dtype=np.int64))  # per instance: launches without their GPU work
 
 
 def measure(
@@ -65,22 +67,33 @@ def measure(
     launch, ambiguous = joins.launch_of(trace.ops, trace.launches)
     work = attributing.launched(trace.ops, trace.launches, launch)
     found = attributing.attribute(ranges, rule, work, len(trace.ops), wanted & detail)
-    number = np.cumsum(wanted) - 1
-    instances = _instances(ranges, rule, found.totals, wanted, trace.has_gpu)
+    lost = joins.lost_launches(trace.launches, launch) if trace.has_gpu else np.empty(0, dtype=np.int64)
+    missing = _missing(trace.launches, lost, ranges, rule)[wanted]
     left_out = int(np.count_nonzero(ranges["domain"].to_numpy() == rules.LEFT_OUT_DOMAIN))
     excluded = {
         "range without an end: never ended, or still open when profiling stopped": int(np.count_nonzero(~usable)),
         f"range of domain {rules.LEFT_OUT_DOMAIN}: known, its GPU work is counted nowhere else": left_out,
-        "kernel or graph launch without GPU work in the capture": _lost(trace, launch) if trace.has_gpu else 0,
+        "kernel or graph launch whose GPU work is not in the capture": len(lost),
         "correlation id used more than once in a process: the last call before the operation was taken": ambiguous,
     }
     return Measurement(
-        instances=instances,
-        ops=_detail(trace.ops, number, found.members) if detail else None,
+        instances=_instances(ranges, rule, found.totals, wanted, trace.has_gpu, missing),
+        ops=_detail(trace.ops, np.cumsum(wanted) - 1, found.members) if detail else None,
         unattributed=_leftovers(trace.ops, launch, found.covered),
         excluded=tuple((reason, count) for reason, count in excluded.items() if count),
         notes=_notes(trace),
+        gpu_ns=int((trace.ops["end"] - trace.ops["start"]).sum()),
+        missing=missing,
     )
+
+
+def _missing(launches: pd.DataFrame, lost: Ints, ranges: pd.DataFrame, rule: NDArray[np.int8]) -> Ints:
+    """Per range: how many of its launches have no GPU work in the capture."""
+    if not len(lost):
+        return np.zeros(len(ranges), dtype=np.int64)
+    work = attributing.unanswered(launches, lost)
+    nothing = np.zeros(len(ranges), dtype=bool)
+    return attributing.attribute(ranges, rule, work, len(launches), nothing).totals.ops
 
 
 def _ordered(ranges: pd.DataFrame) -> pd.DataFrame:
@@ -99,7 +112,7 @@ def _ordered(ranges: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def _taken(column: pd.Series, order: NDArray[np.int64]) -> Any:
+def _taken(column: pd.Series, order: Ints) -> Any:
     values = column.array if isinstance(column.dtype, pd.CategoricalDtype) else column.to_numpy()
     steady = isinstance(values, np.ndarray) and len(values) and values.strides == (0,)
     return values if steady else values.take(order)
@@ -124,14 +137,19 @@ def _wanted(ranges: pd.DataFrame, match: str | None) -> Mask:
     return wanted
 
 
-def _instances(ranges: pd.DataFrame, rule: NDArray[np.int8], totals: sweep.Totals, wanted: Mask, has_gpu: bool) -> pd.DataFrame:
+def _instances(
+    ranges: pd.DataFrame, rule: NDArray[np.int8], totals: sweep.Totals, wanted: Mask, has_gpu: bool, missing: Ints
+) -> pd.DataFrame:
     chosen: slice | Mask = slice(None) if wanted.all() else wanted
     kept = ranges[chosen]
     count = len(kept)
-    unknown = np.full(count, -1, dtype=np.int64)
-    busy, span, total, ops = (
-        (totals.busy[chosen], totals.span[chosen], totals.sum[chosen], totals.ops[chosen]) if has_gpu else (unknown,) * 4
-    )
+    busy, span, total, ops = totals.busy[chosen], totals.span[chosen], totals.sum[chosen], totals.ops[chosen]
+    idle = span - busy
+    if not has_gpu:
+        busy = span = total = ops = idle = np.full(count, -1, dtype=np.int64)
+    elif missing.any():
+        empty = (missing > 0) & (ops == 0)
+        busy, span, total, ops, idle = (np.where(empty, -1, figure) for figure in (busy, span, total, ops, idle))
     frame = {
         "instance": np.arange(count),
         "domain": kept["domain"].array,
@@ -143,14 +161,14 @@ def _instances(ranges: pd.DataFrame, rule: NDArray[np.int8], totals: sweep.Total
         "busy_ns": busy,
         "span_ns": span,
         "sum_ns": total,
-        "idle_ns": span - busy if has_gpu else unknown,
+        "idle_ns": idle,
         "ops": ops,
         "rule": pd.Categorical.from_codes(rule[chosen], categories=pd.Index(rules.RULES, dtype=object)),
     }
     return schema.check(pd.DataFrame(frame, copy=False), schema.INSTANCES, "instances")
 
 
-def _detail(ops: pd.DataFrame, number: NDArray[np.int64], members: tuple[NDArray[np.int64], NDArray[np.int64]]) -> pd.DataFrame:
+def _detail(ops: pd.DataFrame, number: Ints, members: tuple[Ints, Ints]) -> pd.DataFrame:
     owner, row = members
     frame = ops.iloc[row].reset_index(drop=True)
     frame["instance"] = number[owner]
@@ -163,7 +181,7 @@ def _detail(ops: pd.DataFrame, number: NDArray[np.int64], members: tuple[NDArray
     return schema.check(frame, schema.ATTRIBUTED, "attributed operations")
 
 
-def _leftovers(ops: pd.DataFrame, launch: NDArray[np.int64], covered: Mask) -> tuple[Leftover, ...]:
+def _leftovers(ops: pd.DataFrame, launch: Ints, covered: Mask) -> tuple[Leftover, ...]:
     took = (ops["end"] - ops["start"]).to_numpy()
     every = int(took.sum())
     found = []
@@ -175,16 +193,6 @@ def _leftovers(ops: pd.DataFrame, launch: NDArray[np.int64], covered: Mask) -> t
             lost = int(took[some].sum())
             found.append(Leftover(reason, int(np.count_nonzero(some)), lost, lost / every if every else 0.0))
     return tuple(found)
-
-
-def _lost(trace: schema.Trace, launch: NDArray[np.int64]) -> int:
-    names = trace.launches["name"]
-    unique = names.unique()
-    launching = [name for name in unique if re.search(_LAUNCHING, name)]
-    answered = np.zeros(len(names), dtype=bool)
-    answered[launch[launch >= 0]] = True
-    calls = np.ones(len(names), dtype=bool) if len(launching) == len(unique) else names.isin(launching).to_numpy()
-    return int(np.count_nonzero(calls & ~answered))
 
 
 def _notes(trace: schema.Trace) -> tuple[str, ...]:

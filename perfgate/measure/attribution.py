@@ -55,6 +55,14 @@ def launched(ops: pd.DataFrame, launches: pd.DataFrame, launch: Ints) -> Launche
     )
 
 
+def unanswered(launches: pd.DataFrame, lost: Ints) -> Launched:
+    """The launches at the places ``lost``, as operations that took no time, so that they can be counted per range."""
+    lost = lost[np.argsort(launches["start"].to_numpy()[lost], kind="stable")]
+    nothing = np.zeros(len(lost), dtype=np.int64)
+    begin, finish, process, thread = (launches[name].to_numpy()[lost] for name in ("start", "end", "process", "thread"))
+    return Launched(lost, begin, finish, nothing, nothing, nothing, process, thread)
+
+
 @dataclass(frozen=True)
 class Attributed:
     """What every range got. ``members`` are (range, op row) pairs in launch order, of the ranges asked for."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
 Ints = NDArray[np.int64]
 _ID_BITS = 40
+_LAUNCHING = re.compile(r"LaunchKernel|LaunchCooperativeKernel|GraphLaunch")
 
 
 def launch_of(ops: pd.DataFrame, launches: pd.DataFrame) -> tuple[Ints, int]:
@@ -35,6 +38,35 @@ def launch_of(ops: pd.DataFrame, launches: pd.DataFrame) -> tuple[Ints, int]:
         found[several] = _latest_before(found[several], last[several], begun, ops["start"].to_numpy()[several])
         ambiguous = len(np.unique(wanted[several]))
     return np.where(known, order[found], -1), ambiguous
+
+
+def lost_launches(launches: pd.DataFrame, launch: Ints) -> Ints:
+    """The places of kernel and graph launches that no operation in the capture came from.
+
+    Launches that a stream capture recorded into a graph ran nothing and are none of them.
+    """
+    names = launches["name"]
+    unique = names.unique()
+    answered = np.zeros(len(names), dtype=bool)
+    answered[launch[launch >= 0]] = True
+    launching = [name for name in unique if _LAUNCHING.search(name)]
+    lost = ~answered if len(launching) == len(unique) else names.isin(launching).to_numpy() & ~answered
+    begins = names.isin([name for name in unique if "StreamBeginCapture" in name]).to_numpy()
+    if begins.any() and lost.any():
+        ends = names.isin([name for name in unique if "StreamEndCapture" in name]).to_numpy()
+        lost &= ~_capturing(launches, begins, ends)
+    return np.flatnonzero(lost)
+
+
+def _capturing(launches: pd.DataFrame, begins: NDArray[np.bool_], ends: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Whether each call lies between the begin and the end of a stream capture on its thread."""
+    start, thread = launches["start"].to_numpy(), launches["thread"].to_numpy()
+    inside = np.zeros(len(start), dtype=bool)
+    for each in np.unique(thread[begins]):
+        mine = thread == each
+        begun, ended = (np.sort(start[mine & some]) for some in (begins, ends))
+        inside[mine] = np.searchsorted(begun, start[mine], "right") > np.searchsorted(ended, start[mine], "right")
+    return inside
 
 
 def _keys(launches: pd.DataFrame, ops: pd.DataFrame) -> tuple[Ints, Ints]:

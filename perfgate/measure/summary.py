@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -22,7 +23,7 @@ def rename(measurement: Measurement, name: Callable[[str], str]) -> Measurement:
     codes, example = groups(instances["name"])
     new = pd.Categorical([name(text) for text in instances["name"].iloc[example]])
     renamed = instances.assign(name=new.take(codes))
-    return Measurement(renamed, measurement.ops, measurement.unattributed, measurement.excluded, measurement.notes)
+    return replace(measurement, instances=renamed)
 
 
 def summarize(measurement: Measurement) -> list[RangeSummary]:
@@ -33,8 +34,10 @@ def summarize(measurement: Measurement) -> list[RangeSummary]:
     instances = measurement.instances
     group, example = groups(instances["domain"], instances["name"])
     order, edges = by_code(group, len(example))
-    stats = {metric: _stats(instances[metric].to_numpy()[order], group[order], edges) for metric in METRICS}
+    stats = {metric: _stats(instances[metric].to_numpy()[order], group[order], len(example)) for metric in METRICS}
     kernels = _kernels(measurement.ops, group, len(example))
+    missing = measurement.missing if len(measurement.missing) else np.zeros(len(group), dtype=np.int64)
+    lost, incomplete = (_sums(figure, group, len(example)) for figure in (missing, (missing > 0).astype(np.int64)))
     rules = _rules(instances["rule"], group, len(example))
     rows = [
         RangeSummary(
@@ -42,6 +45,8 @@ def summarize(measurement: Measurement) -> list[RangeSummary]:
             domain=domain,
             instances=int(edges[number + 1] - edges[number]),
             rules=rules[number],
+            missing_launches=int(lost[number]),
+            incomplete=int(incomplete[number]),
             kernels=kernels[number],
             **{metric: stats[metric][number] for metric in METRICS},
         )
@@ -57,18 +62,21 @@ def _weight(row: RangeSummary) -> tuple[float, float, str]:
     return (-(busy.total or 0) if busy else 0, -(host.total or 0) if host else 0, row.name)
 
 
-def _stats(values: Ints, group: Ints, edges: Ints) -> list[Stat | None]:
-    """Per group of the sorted rows; ``None`` for a group with an unknown value (-1)."""
-    if not len(values):
-        return []
-    begin = edges[:-1]
-    least, most = np.minimum.reduceat(values, begin), np.maximum.reduceat(values, begin)
-    total = np.add.reduceat(values, begin)
-    medians = _medians(values, group, edges)
-    return [
-        None if low < 0 else Stat(int(sum_), median, int(low), int(high))
-        for low, high, sum_, median in zip(least, most, total, medians, strict=True)
-    ]
+def _stats(values: Ints, group: Ints, count: int) -> list[Stat | None]:
+    """Per group of the sorted rows, over its known values (not -1); ``None`` for a group without any."""
+    known = values >= 0
+    if not known.all():
+        values, group = values[known], group[known]
+    sizes = np.bincount(group, minlength=count)
+    present = np.flatnonzero(sizes)
+    found: list[Stat | None] = [None] * count
+    if not len(present):
+        return found
+    edges = np.append(0, np.cumsum(sizes[present]))
+    least, most, total = (step.reduceat(values, edges[:-1]) for step in (np.minimum, np.maximum, np.add))
+    for number, sum_, median, low, high in zip(present, total, _medians(values, group, edges), least, most, strict=True):
+        found[number] = Stat(int(sum_), median, int(low), int(high))
+    return found
 
 
 def _medians(values: Ints, group: Ints, edges: Ints) -> list[float]:

@@ -39,6 +39,8 @@ class RangeSummary:
     idle_ns: Stat | None = None
     ops: Stat | None = None
     host_ns: Stat | None = None
+    incomplete: int = 0  # instances that launched work of which the capture lacks some: their GPU figures are too small
+    missing_launches: int = 0  # of all instances together
     rules: tuple[str, ...] = ()  # how GPU work was attributed; several where processes differ
     kernels: tuple[KernelSum, ...] = ()  # largest sum first; empty where not asked for
 
