@@ -122,6 +122,8 @@ def _index_put(x: dict[str, Any]) -> Any:
     return values.new_zeros((x["segments"], values.shape[1])).index_put_((x["ids"],), values, accumulate=True)
 
 
+index_add.suites(pr=("typical", "edge-zipf"))
+index_put.suites(pr=("small",))
 index_add.default("torch.index_add_")(_index_add)
 index_add.stock_deterministic("torch.index_add_.deterministic")(_index_add)
 index_put.default("torch.index_put_")(_index_put)

@@ -45,7 +45,7 @@ op.cases(
     edge_top2=dict(tokens=8192, hidden=2048, topk=2, experts=8),  # two addends commute: the racy default can't differ
     edge_many_slots=dict(tokens=256, hidden=4096, topk=64, experts=128),  # sized so that the racy default shows
 )
-op.suites(typical=("dsv3",))
+op.suites(typical=("dsv3",), pr=("typical", "dsv3"))
 
 
 @op.inputs

@@ -36,7 +36,7 @@ op.cases(
     edge_odd_hidden=dict(tokens=4096, hidden=2880, topk=4, experts=160),
     edge_127_tokens=dict(tokens=127, hidden=2048, topk=8, experts=96),
 )
-op.suites(typical=("dsv3",))
+op.suites(typical=("dsv3",), pr=("typical",))
 
 
 @op.inputs

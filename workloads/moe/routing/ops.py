@@ -29,6 +29,7 @@ router_topk.cases(
     edge_96_experts=dict(tokens=8192, experts=96, topk=6),
     edge_160_experts=dict(tokens=8192, experts=160, topk=6),
 )
+router_topk.suites(pr=("typical",))
 
 
 @router_topk.inputs
@@ -93,6 +94,7 @@ routing_map.cases(
     edge_96_experts=dict(tokens=8192, experts=96, topk=6),
     edge_160_experts=dict(tokens=8192, experts=160, topk=6),
 )
+routing_map.suites(pr=("typical",))
 
 
 @routing_map.inputs
@@ -158,6 +160,7 @@ tokens_per_expert.cases(
     edge_one_expert=dict(tokens=16384, experts=256, topk=1, ids="one"),
     edge_empty_experts=dict(tokens=16384, experts=160, topk=6, ids="few"),
 )
+tokens_per_expert.suites(pr=("typical",))
 
 
 @tokens_per_expert.inputs

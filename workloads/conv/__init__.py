@@ -1,0 +1,1 @@
+"""Causal depthwise convolutions: no champion yet."""

@@ -1,0 +1,1 @@
+"""Prefix sums: no champion yet."""
