@@ -12,7 +12,7 @@ from pathlib import Path
 from perfgate.errors import PerfgateError, ProfilerError, UnusableError
 from perfgate.model import Capture, RunSpec
 from perfgate.profilers.checks import lost_ranges_mend, missing_from
-from perfgate.profilers.child import Ended, in_words, last_line, run_worker, settle, short, unwritable, worker_error
+from perfgate.profilers.child import Ended, in_words, last_line, log_lines, run_worker, settle, short, unwritable, worker_error
 from perfgate.profilers.child_environment import for_tools
 from perfgate.profilers.nsys_found import NsysFacts, find_nsys, probe
 from perfgate.profilers.spec_file import DONE, WORKER_LOG
@@ -20,6 +20,7 @@ from perfgate.profilers.spec_file import DONE, WORKER_LOG
 TRACE = "trace.sqlite"
 REPORT = "profile.nsys-rep"
 STREAM = "profile.qdstrm"
+STARTS = 2  # nsys has been seen to fail once before it started the program (sem_open, on a loaded machine)
 EXPORT_SECONDS = 600.0
 LONGEST_SCRATCH = 50  # characters of the temporary folder's path: nsys makes Unix sockets in it, whose paths end at 107
 SQLITE_MAGIC = b"SQLite format 3\0"
@@ -50,10 +51,14 @@ class NsysProfiler:
         with cleaned(folder, keep_report=self.keep_report):
             capture_range = spec.device != "cpu"
             arguments = profile_arguments(self.facts, folder, capture_range=capture_range)
-            with scratch(self.facts) as (environment, flags):
-                before = [str(self.facts.path), *arguments, *flags]
-                ended = run_worker(spec, folder, timeout_s=timeout_s, before=before, extra=environment)
-            error = nsys_error(folder, ended, capture_range=capture_range) or worker_error(folder, ended, timeout_s)
+            for _ in range(STARTS):
+                with scratch(self.facts) as (environment, flags):
+                    before = [str(self.facts.path), *arguments, *flags]
+                    ended = run_worker(spec, folder, timeout_s=timeout_s, before=before, extra=environment)
+                error = nsys_error(folder, ended, capture_range=capture_range)
+                if not error or ended.code == 0:
+                    break
+            error = error or worker_error(folder, ended, timeout_s)
             if not error:
                 error = make_trace(self.facts, folder) or missing_from(folder / TRACE, spec, folder)
             trace = TRACE if (folder / TRACE).exists() else ""
@@ -124,15 +129,25 @@ def profile_arguments(facts: NsysFacts, folder: Path, *, capture_range: bool) ->
 
 
 def nsys_error(folder: Path, ended: Ended, *, capture_range: bool) -> str:
-    """What nsys itself got wrong, in words, or "": a program that fails or dies under it still leaves a report."""
+    """What nsys itself got wrong, in words, or "".
+
+    A program that fails or dies under nsys leaves a report, or none where its capture range had not begun; that is the
+    program's failure (:func:`perfgate.profilers.child.worker_error`), not nsys's.
+    """
     if ended.problem or ended.code is None or (folder / REPORT).exists() or (folder / STREAM).exists():
         return ""
     log = f"{short(folder)}/{WORKER_LOG}"
     if ended.code == 0 and capture_range and (folder / DONE).exists():
         return f"nsys captured nothing: the child never called cudaProfilerStart (no GPU in it?); see {log}"
+    if ended.code != 0 and (ended.code > 128 or any(line.startswith(_PROGRAM_RAN) for line in log_lines(folder))):
+        return ""
     said = last_line(folder)
     how = "ended with exit 0" if ended.code == 0 else f"failed (exit {ended.code})"
     return f"nsys {how} and wrote no report{said}; `perfgate doctor` checks it, {log} holds all it said"
+
+
+# what stands in the log of a program that nsys did start: nsys's own last word, or an exception's first
+_PROGRAM_RAN = ("Generated:", "No reports were generated", "Traceback (most recent call last)", "Fatal Python error")
 
 
 def ready_report(facts: NsysFacts, folder: Path) -> Path:

@@ -88,6 +88,22 @@ def test_every_failure_has_its_own_words(
     assert error.startswith(expected), error
 
 
+def test_an_nsys_that_fails_before_the_program_starts_is_tried_once_more(
+    make_nsys: MakeNsys, worker: Worker, exported, spec: RunSpec, folder: Path, tmp_path: Path
+) -> None:
+    worker("done()")
+    once = f'if [ ! -e {tmp_path}/tried ]; then : > {tmp_path}/tried; echo sem_open; exit 1; fi; "$@"; : > "$out.nsys-rep"'
+
+    assert "" == capture(make_nsys(profile=once, export=exported(3)), spec, folder)
+
+
+def test_a_program_that_fails_is_not_tried_again(make_nsys: MakeNsys, worker: Worker, spec: RunSpec, folder: Path) -> None:
+    worker("open(folder.parent.parent / 'starts', 'a').write('x'); raise ValueError('early')")
+    error = capture(make_nsys(profile='"$@"'), spec, folder)
+
+    assert ("x", True) == ((folder.parent.parent / "starts").read_text(), error.startswith("the worker failed (exit 1)"))
+
+
 def test_a_report_without_importer_is_told_with_its_mend(
     make_nsys: MakeNsys, worker: Worker, spec: RunSpec, folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
