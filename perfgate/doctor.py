@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -52,8 +52,8 @@ def examine() -> Iterator[Check]:
     yield torch_check(torch, card)
     yield triton(bool(card))
     yield nvtx()
-    found, problem_check = find()
-    yield problem_check
+    found, nsys = find()
+    yield nsys
     if found is not None:
         yield importer(found)
         yield capture(found, on_gpu=bool(card and torch.get("gpu")))
@@ -136,7 +136,7 @@ def triton(on_gpu: bool) -> Check:
         text = version("triton")
     except PackageNotFoundError:
         return Check("triton", "warning", "not installed: Triton implementations are unsupported", "pip install triton")
-    compiler = os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang") or shutil.which("cc")
+    compiler = shutil.which(os.environ.get("CC", "gcc")) or shutil.which("clang") or shutil.which("cc")
     if on_gpu and not compiler:
         return Check("triton", "warning", f"{text}, but no C compiler: kernels can't be launched", "sudo apt-get install gcc")
     return Check("triton", "ok", text)
@@ -199,12 +199,8 @@ def contract() -> Check:
 
 def disk(folder: Path) -> Check:
     """Room for run directories and for nsys's scratch files."""
-    places: list[tuple[str, Callable[[], str | Path]]] = [("here", lambda: folder), ("for scratch files", tempfile.gettempdir)]
-    for what, place in places:
-        try:
-            free = shutil.disk_usage(place()).free
-        except OSError as error:
-            return Check("disk", "warning", f"no answer {what}: {error.strerror or error}", "set TMPDIR to a writable folder")
+    for what, place in (("here", folder), ("for scratch files", Path(tempfile.gettempdir()))):
+        free = shutil.disk_usage(place).free
         if free < LITTLE_DISK_BYTES:
             return Check(
                 "disk", "warning", f"{free / 2**30:.1f} GiB free {what}", "captures need more: free some, or use --out"
