@@ -272,9 +272,8 @@ class _Cells:
         return codes, texts
 
     def _hashes(self, at: Ints, size: Ints) -> tuple[Words, Words]:
-        first = size.astype(np.uint64)
-        second = ~first
-        rest = np.arange(len(size))
+        first, second = _mixed(size.astype(np.uint64), _ODD), _mixed(size.astype(np.uint64), _OTHER_ODD)
+        rest = np.flatnonzero(size > 0)
         done = 0
         while len(rest):
             left = size[rest] - done
