@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -52,13 +53,20 @@ def missing_ranges(trace: Trace, expected: Mapping[str, int]) -> str:
 
 def missing_gpu_work(trace: Trace) -> str:
     """Why a GPU capture can't be measured: no GPU activity at all, or launches without their kernels; else ""."""
-    said = f" (nsys: {trace.diagnostics[0]})" if trace.diagnostics else ""
+    said = profiler_said(trace.diagnostics)
     if not trace.has_gpu or trace.ops.empty:
         return f"the profile is empty: ranges, but no GPU activity{said}; `perfgate doctor` checks driver and profiler"
     lost, launched = lost_launches(trace)
     if lost:
         return f"{lost} of {launched} measured launches have no kernel in the profile{said}; run it again with fewer iterations"
     return ""
+
+
+def profiler_said(diagnostics: Sequence[str]) -> str:
+    """`` (the profiler said: ...)`` with what of its messages concerns the GPU, the driver first; else ""."""
+    concerning = [text for text in diagnostics if re.search(r"CUDA|CUPTI|GPU|driver", text)]
+    concerning.sort(key=lambda text: not re.search(r"driver|not supported|permission", text))
+    return f" (the profiler said: {' '.join(concerning[0].split())[:200]})" if concerning else ""
 
 
 def lost_launches(trace: Trace) -> tuple[int, int]:

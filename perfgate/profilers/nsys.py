@@ -11,7 +11,7 @@ from pathlib import Path
 
 from perfgate.errors import PerfgateError, ProfilerError, UnusableError
 from perfgate.model import Capture, RunSpec
-from perfgate.profilers.checks import lost_ranges_mend, missing_from
+from perfgate.profilers.checks import lost_ranges_mend, missing_from, profiler_said
 from perfgate.profilers.child import Ended, in_words, last_line, log_lines, run_worker, settle, short, unwritable, worker_error
 from perfgate.profilers.child_environment import for_tools
 from perfgate.profilers.nsys_found import NsysFacts, find_nsys, probe
@@ -98,8 +98,9 @@ def make_trace(facts: NsysFacts, folder: Path) -> str:
     try:
         export(facts, ready_report(facts, folder), full)
         slim(full, folder / TRACE)
-    except UnusableError:
-        return f"the profile is empty: neither ranges nor GPU work in it; {lost_ranges_mend(facts.version)}"
+    except UnusableError as error:
+        said = profiler_said(error.mend.split(" / "))
+        return f"the profile is empty: neither ranges nor GPU work in it{said}; {lost_ranges_mend(facts.version)}"
     except PerfgateError as error:
         return in_words(error, folder)
     except OSError as error:

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from perfgate.profilers import checks
-from perfgate.profilers.checks import lost_launches, lost_ranges_mend, missing_gpu_work, missing_ranges
+from perfgate.profilers.checks import lost_launches, lost_ranges_mend, missing_gpu_work, missing_ranges, profiler_said
 from perfgate.traces.schema import LAUNCHES, OPS, RANGES, Trace, check
 
 PROCESS = 0x1000001000000
@@ -106,9 +106,26 @@ def test_a_machine_without_nvtx_is_told(monkeypatch: pytest.MonkeyPatch) -> None
 
 @pytest.mark.parametrize("has_gpu", [True, False])
 def test_ranges_without_gpu_work_are_an_empty_profile(has_gpu: bool) -> None:
-    held = trace([measured(0)], [launch(10, 1)], has_gpu=has_gpu, diagnostics=("Driver too new",))
+    held = trace([measured(0)], [launch(10, 1)], has_gpu=has_gpu, diagnostics=("No OpenGL events", "The driver is too new"))
 
-    assert missing_gpu_work(held).startswith("the profile is empty: ranges, but no GPU activity (nsys: Driver too new);")
+    assert missing_gpu_work(held).startswith(
+        "the profile is empty: ranges, but no GPU activity (the profiler said: The driver is too new);"
+    )
+
+
+@pytest.mark.parametrize(
+    ("diagnostics", "expected"),
+    [
+        ((), ""),
+        (("No OpenGL events collected.",), ""),
+        (
+            ("Not all CUDA events might have been collected.", "Installed CUDA driver version (13.3)\nis not supported"),
+            " (the profiler said: Installed CUDA driver version (13.3) is not supported)",
+        ),
+    ],
+)
+def test_of_the_profilers_messages_the_one_that_explains_is_quoted(diagnostics: tuple[str, ...], expected: str) -> None:
+    assert expected == profiler_said(diagnostics)
 
 
 def test_launches_with_their_kernels_are_whole() -> None:
