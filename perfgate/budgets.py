@@ -270,7 +270,7 @@ def choose(folder: Path, device: str, today: date, named: Path | None = None) ->
     if named is not None:
         return read(named, today)
     every = [read(path, today) for path in sorted(folder.glob("*.toml"))]
-    fitting = [one for one in every if any(_glob(pattern, device, re.IGNORECASE) for pattern in one.content.match)]
+    fitting = [one for one in every if matches_device(one, device)]
     if len(fitting) == 1:
         return fitting[0]
     if fitting:
@@ -280,6 +280,11 @@ def choose(folder: Path, device: str, today: date, named: Path | None = None) ->
         f"no thresholds file in {folder} matches the device {device!r}",
         "copy the nearest one, set match and provisional = true, or name one with --thresholds FILE",
     )
+
+
+def matches_device(budgets: Budgets, device: str) -> bool:
+    """True where the file's ``match`` fits a device's name."""
+    return any(_glob(pattern, device, re.IGNORECASE) for pattern in budgets.content.match)
 
 
 def pattern_matches(pattern: str, range_: str) -> bool:

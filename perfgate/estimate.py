@@ -94,7 +94,7 @@ def unpaired(default: FloatArray, other: FloatArray) -> Estimate:
     scale = a**2 / (m - 1) + b**2 / (n - 1)
     freedom = np.divide((a + b) ** 2, scale, out=np.full_like(scale, m + n - 2.0), where=scale > 0)
     pairs = other[..., :, None] - default[..., None, :]
-    hodges_lehmann = np.median(pairs.reshape(*mean.shape, m * n), -1)
+    hodges_lehmann = np.median(pairs.reshape(*mean.shape, m * n), -1, overwrite_input=True)
     reach = other.min(-1) - default.max(-1), other.max(-1) - default.min(-1)
     return _with_modes(mean, np.sqrt(a + b), freedom, hodges_lehmann, *reach)
 
