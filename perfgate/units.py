@@ -41,7 +41,7 @@ class Scale:
 
 
 def time_scale(values: Iterable[float | None]) -> Scale:
-    """The scale for a column of ns: the smallest figure's unit with four digits of it, while the largest fits."""
+    """The scale for a column of ns: the smallest figure's unit, with four digits of it while the largest fits."""
     return _scale(values, _TIME)
 
 
@@ -61,7 +61,7 @@ def format_bytes(value: float | None) -> str:
 
 
 def format_percent(fraction: float | None, *, decimals: int = 1, sign: bool = True) -> str:
-    """A fraction as a percentage: 0.123 is ``+12.3 %``; what rounds to zero has no sign."""
+    """A fraction as a percentage: 0.123 is ``+12.3 %``, 1.234 is ``+123 %``; what rounds to zero has no sign."""
     number = percent_number(fraction, decimals=decimals, sign=sign)
     return number if number == MISSING else f"{number} %"
 
@@ -70,7 +70,7 @@ def percent_number(fraction: float | None, *, decimals: int = 1, sign: bool = Tr
     """:func:`format_percent` without the ``%``, for columns whose header carries it."""
     if fraction is None or math.isnan(fraction):
         return MISSING
-    text = f"{fraction * 100:{'+' if sign else ''}.{decimals}f}"
+    text = f"{fraction * 100:{'+' if sign else ''}.{decimals if abs(fraction) < 1 else 0}f}"
     return _signed(text.lstrip("+-") if float(text) == 0 else text)
 
 
@@ -98,7 +98,8 @@ def _scale(values: Iterable[float | None], ladder: tuple[tuple[str, float], ...]
         return Scale(*ladder[0], 0)
     fitting = [rung for rung in ladder if present[-1] / rung[1] < _TOO_LONG] or [ladder[-1]]
     unit, divisor = max(fitting[0], _rung(present[0], ladder), key=lambda rung: rung[1])
-    decimals = 0 if divisor == 1.0 else min(3, _decimals(present[0] / divisor, digits=4))
+    room = max(0, 6 - len(f"{present[-1] / divisor:.0f}"))  # 15859.9, not 15859.988
+    decimals = 0 if divisor == 1.0 else min(3, room, _decimals(present[0] / divisor, digits=4))
     return Scale(unit, divisor, decimals)
 
 

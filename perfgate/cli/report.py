@@ -3,64 +3,82 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 if TYPE_CHECKING:
     from perfgate.model import GateResult
 
+PRINTABLE = ("table", "json", "csv", "markdown", "github")
+
 
 def register(app: typer.Typer) -> None:
     """Adds the verb."""
-    app.command(name="report")(report)
+    app.command("report")(report)
 
 
 def report(
-    run: Path = typer.Argument(..., help="A run directory, or its result.json."),
-    format: str = typer.Option("table", "--format", help="What to print: table, json, csv, markdown."),  # noqa: A002
-    export: list[str] = typer.Option([], "--export", metavar="FORMAT=PATH", help="Write another view; repeat for more."),
-    wide: bool = typer.Option(False, "--wide", help="Operations, memory, bits and error per implementation too."),
-    html: bool = typer.Option(True, "--html/--no-html", help="Write report.html beside result.json again."),
+    run: Annotated[Path, typer.Argument(help="A run directory, or its result.json.")],
+    format_: Annotated[str, typer.Option("--format", help="table, json, csv, markdown, or github (annotations).")] = "table",
+    export: Annotated[
+        list[str] | None,
+        typer.Option(metavar="FORMAT=PATH", help="csv, github, html, json, junit, markdown, perfetto or sarif; repeatable."),
+    ] = None,
+    only: Annotated[str, typer.Option(metavar="PATTERN", help="Only ranges that match, like 'moe/*'; the verdict stays.")] = "",
+    wide: Annotated[bool, typer.Option("--wide", help="Operations, memory, bits and error per implementation too.")] = False,
+    html: Annotated[bool, typer.Option("--html/--no-html", help="Write report.html beside result.json again.")] = True,
 ) -> None:
-    """Show a stored run again; never judges (that is `perfgate check`), so it exits 0 whatever the verdict was."""
-    from perfgate.render import FORMATS, parse_exports, write, write_exports
+    """Show a stored run again. It never judges (that is `perfgate check`), so it exits 0 whatever the verdict was.
 
-    exports = parse_exports(export)
-    path = run / "result.json" if run.is_dir() else run
-    result = _read(path)
-    show(result, format, wide)
-    if html:
-        write(path.parent / "report.html", FORMATS["html"](result))
+    With --only, report.html is left alone: name a page of its own with --export html=PATH.
+    """
+    from perfgate.render import FORMATS, parse_exports, write, write_exports
+    from perfgate.store import load_result
+
+    exports = parse_exports(export or ())
+    result = load_result(run)
+    if only:
+        result = matching(result, only)
+    show(result, format_, wide)
+    if html and not only:
+        write((run if run.is_dir() else run.parent) / "report.html", FORMATS["html"](result))
     write_exports(result, exports)
 
 
-def show(result: GateResult, format: str, wide: bool = False) -> None:  # noqa: A002
-    """Prints a result on stdout as ``table``, ``json``, ``csv`` or ``markdown``."""
+def show(result: GateResult, format_: str, wide: bool = False) -> None:
+    """Prints a result on stdout in one of :data:`PRINTABLE`. Raises :class:`UsageError` for another format."""
     from perfgate.cli._console import out
     from perfgate.errors import UsageError
     from perfgate.render import FORMATS
 
-    printable = ("table", "json", "csv", "markdown")
-    if format not in printable:
-        mend = f"formats are {', '.join(printable)}; others go to a file: --export {format}=PATH"
-        raise UsageError(f"--format {format}: not a format for the terminal", mend)
-    if format == "table":
+    if format_ not in PRINTABLE:
+        mend = f"formats are {', '.join(PRINTABLE)}; others go to a file: --export {format_}=PATH"
+        raise UsageError(f"--format {format_}: not a format for the terminal", mend)
+    if format_ == "table":
         from perfgate.render.terminal import render
 
         console = out()
         console.print(render(result, width=console.width, wide=wide), soft_wrap=True)
     else:
-        typer.echo(FORMATS[format](result), nl=False)
+        typer.echo(FORMATS[format_](result), nl=False)
 
 
-def _read(path: Path) -> GateResult:
+def matching(result: GateResult, pattern: str) -> GateResult:
+    """The result with only the comparisons whose range matches the glob; verdict and counts stay those of the whole run.
+
+    Raises :class:`UsageError` where none matches.
+    """
+    import dataclasses
+    from fnmatch import fnmatchcase
+
     from perfgate.errors import UsageError
-    from perfgate.render.json import loads
+    from perfgate.model import Reason
 
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
-        raise UsageError(f"{path}: {reason}", "name a run directory that holds result.json, like runs/latest") from None
-    return loads(text)
+    chosen = tuple(c for c in result.comparisons if fnmatchcase(c.range, pattern) or fnmatchcase(c.op, pattern))
+    if not chosen:
+        named = ", ".join(sorted({c.range for c in result.comparisons})[:5])
+        raise UsageError(f"--only {pattern}: matches no range of this run", f"ranges are like {named}")
+    shown, every = len({c.range for c in chosen}), len({c.range for c in result.comparisons})
+    note = Reason("PART_OF_A_RUN", f"shows {shown} of {every} ranges (--only {pattern}); the verdict is of the whole run")
+    return dataclasses.replace(result, comparisons=chosen, findings=(note, *result.findings))

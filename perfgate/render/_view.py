@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from perfgate import units
 from perfgate.model import ArmFigures, Comparison, GateResult, Metric, Reason, Status
+from perfgate.reasons import CODES
 from perfgate.render._text import visible
 
 
@@ -115,14 +116,30 @@ def banners(result: GateResult) -> list[Reason]:
         text = "CPU figures: no GPU verdict"
         said.append(Reason("CPU_FIGURES", text, "run on a machine with an NVIDIA GPU and nsys for a verdict"))
     if not result.run.complete:
-        text = "The run was cut short: it is shown as far as it came and cannot pass"
+        why = next((f": {finding.text}" for finding in result.findings if finding.code == "INCOMPLETE"), "")
+        text = f"The run was cut short{why}; it is shown as far as it came and cannot pass"
         said.append(Reason("INCOMPLETE", text, f"run it again: {result.run.command}"))
-    provisional = sorted({c.budget.file for c in result.comparisons if c.budget is not None and c.budget.provisional})
-    if provisional:
-        text = f"Provisional budgets: nobody measured on this card yet ({', '.join(provisional)})"
-        said.append(Reason("PROVISIONAL_BUDGETS", text, "measure, then set provisional = false"))
+    said += [finding for finding in result.findings if finding.code in ("PROVISIONAL_BUDGET", "PART_OF_A_RUN")]
     known = {reason.code for reason in said}
-    return said + [reason for reason in result.verdict.reasons if reason.code not in known]
+    return said + [reason for reason in result.verdict.reasons if reason.code not in known and _decides(reason)]
+
+
+def findings(result: GateResult) -> list[Reason]:
+    """What was noticed beside the verdicts and is not in a banner yet."""
+    banned = {(banner.code, banner.text) for banner in banners(result)}
+    told = {banner[0] for banner in banned} & {"INCOMPLETE"}
+    return [one for one in result.findings if (one.code, one.text) not in banned and one.code not in told]
+
+
+def standing(comparison: Comparison) -> Mark:
+    """The judged one's status; of the others what is wrong with them, or that they are ranked."""
+    if comparison.judged:
+        return MARKS[comparison.status]
+    for reason in comparison.reasons:
+        if reason.code in CODES:
+            mark = MARKS[CODES[reason.code].status]
+            return Mark(mark.icon, reason.code.lower().replace("_", " "), mark.severity)
+    return MARKS["error"] if comparison.status == "error" else Mark("·", "ranked", 0)
 
 
 def environment(result: GateResult) -> list[tuple[str, str]]:
@@ -165,6 +182,11 @@ def error_words(comparison: Comparison) -> str:
 def shown_reasons(comparison: Comparison) -> tuple[Reason, ...]:
     """Reasons worth a footnote: everything but a plain WITHIN_BUDGET, which the verdict's word already says."""
     return tuple(reason for reason in comparison.reasons if reason.code != "WITHIN_BUDGET" or reason.next)
+
+
+def _decides(reason: Reason) -> bool:
+    """Whether the reason has a say in the exit code; what has none is a finding."""
+    return reason.code in CODES and CODES[reason.code].exit_code not in (None, 0)
 
 
 def _head(members: list[Comparison]) -> Comparison:

@@ -9,19 +9,33 @@ from perfgate.model import Comparison, GateResult, Reason
 from perfgate.render import _view
 from perfgate.render._text import cut, visible
 
+LIMIT = 2**20
+_MOST_SAID = 50  # banners, findings and exempt ops each
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>|~$])")
 _AUTOLINKED = re.compile(r"(@|#|:(?=//)|\bwww|\bGH-)")  # GitHub links these behind markdown's back; an empty comment parts them
 
 
 def render(result: GateResult) -> str:
-    """GitHub-flavoured markdown, without anything a name could inject (pipes, HTML, links, mentions)."""
+    """GitHub-flavoured markdown, without anything a name could inject (pipes, HTML, links, mentions).
+
+    At most :data:`LIMIT` bytes, what GitHub takes as a step summary: where there is more, the best ranges are left out.
+    """
     groups = _view.groups(result)
+    shown = len(groups)
+    while len((text := _page(result, groups[:shown], len(groups) - shown)).encode()) > LIMIT and shown:
+        shown = min(shown - 1, shown * LIMIT // len(text.encode()))
+    return text
+
+
+def _page(result: GateResult, groups: list[_view.Group], left_out: int) -> str:
     lines = [f"## {_view.MARKS[result.verdict.status].icon} {escape(_view.verdict_sentence(result))}", ""]
-    lines += [f"> **{escape(banner.text)}**{_next(banner)}\n" for banner in _view.banners(result)]
+    lines += [f"> **{escape(banner.text)}**{_next(banner)}\n" for banner in _view.banners(result)[:_MOST_SAID]]
     counted = ", ".join(f"{count} {_view.MARKS[status].word}" for status, count in _view.counts(result).items())
     lines += [f"Judged ranges: {counted}.", ""]
-    lines += _table(result, groups) + _details(groups) + _rest(result)
-    return "\n".join(lines) + "\n"
+    lines += _table(result, groups)
+    if left_out:
+        lines += [f"{left_out} more ranges, better than these, are in report.html and leaderboard.csv.", ""]
+    return "\n".join(lines + _details(groups) + _rest(result)) + "\n"
 
 
 def escape(text: str, limit: int = 400) -> str:
@@ -49,12 +63,11 @@ def _table(result: GateResult, groups: list[_view.Group]) -> list[str]:
     lines = ["| " + " | ".join(head) + " |", "|---|---|---|--:|--:|--:|--:|:-:|--:|---|"]
     for group, entry in entries:
         c = entry.comparison
-        mark = _view.MARKS[c.status]
-        verdict = f"{mark.icon} {mark.word}" if c.judged or c.status == "skipped" else "not judged"
+        mark = _view.standing(c)
         cells = [
-            verdict,
+            f"{mark.icon} {escape(mark.word)}" + (" ★" if c.judged else ""),
             code(group.range) + ("" if c.metric == main else f" ({c.metric})"),
-            code(c.implementation) + (" (champion)" if c.role == "champion" else f" ({_view.ROLE_WORDS[c.role]})"),
+            code(c.implementation) + f" ({_view.ROLE_WORDS[c.role]})",
             entry.place,
             scale.format(_view.figure(c.default, c.metric)),
             scale.format(_view.figure(c.deterministic, c.metric)),
@@ -80,14 +93,16 @@ def _details(groups: list[_view.Group]) -> list[str]:
         f"- {code(c.name)} {escape(reason.code)}: {escape(reason.text)}{_next(reason)}"
         for c in (entry.comparison for group in groups for entry in group.entries)
         for reason in _view.shown_reasons(c)
-        if c.judged or c.status == "skipped"
+        if c.judged
     ]
     return ["### Why, and what to do next", "", *lines, ""] if lines else []
 
 
 def _rest(result: GateResult) -> list[str]:
-    lines = [f"- {escape(finding.code)}: {escape(finding.text)}{_next(finding)}" for finding in result.findings]
-    lines += [f"- {code(exempt.op)} is exempt: {escape(exempt.reason)}" for exempt in result.exempt]
+    lines = [
+        f"- {escape(finding.code)}: {escape(finding.text)}{_next(finding)}" for finding in _view.findings(result)[:_MOST_SAID]
+    ]
+    lines += [f"- {code(exempt.op)} is exempt: {escape(exempt.reason)}" for exempt in result.exempt[:_MOST_SAID]]
     found = ["### Findings", "", *lines, ""] if lines else []
     return [*found, f"Reproduce: {code(result.run.command, 1000)}"]
 

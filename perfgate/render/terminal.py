@@ -25,7 +25,7 @@ STYLES: dict[Status, str] = {
 }
 _ASCII = str.maketrans("✓✗‼○…−–×→★·≤’", "+x!o.--x>*-<'")
 _GAP = "  "
-_LEGEND = "★ champion, the one that is judged · =2 tied, the intervals overlap · (racy) not deterministic"
+_LEGEND = "★ the one that is judged · =2 tied, the intervals overlap · (racy) not deterministic · – not measured"
 _LONGEST_SAID = 600
 _LEAST_NAME = 18
 
@@ -129,24 +129,42 @@ def _table(
     width: int,
     wide: bool,
 ) -> None:
-    names = [_entry_name(entry) for group in groups for entry in group.entries]
+    names = [_entry_name(entry) for group in groups for entry in _rows(group)]
     room = width - sum(column.width + len(_GAP) for column in columns)
     name_width = max(min(max(map(cell_len, names)), room), _LEAST_NAME)
     board.add(_laid("", name_width, columns, [column.head for column in columns]), "bold")
     board.add(_laid("", name_width, columns, [column.unit for column in columns]), "dim")
     for group in groups:
         _range_line(board, group, notes, width, wide)
-        for entry in group.entries:
+        for entry in _rows(group):
             cells = [column.cells[entry.comparison.name] for column in columns]
             style = "bold" if entry.comparison.judged else ""
             board.add(_laid(_entry_name(entry), name_width, columns, cells), style)
+        _unmeasured(board, group, width)
+
+
+def _rows(group: _view.Group) -> list[_view.Entry]:
+    """The entries that get a row: measured, or judged."""
+    return [entry for entry in group.entries if entry.comparison is group.head or entry.comparison.ratio is not None]
+
+
+def _unmeasured(board: Leaderboard, group: _view.Group, width: int) -> None:
+    """``– unsupported: triton.atomic, triton.exact``: one line per cause for those without a row."""
+    shown = {id(entry) for entry in _rows(group)}
+    by_word: dict[str, list[str]] = {}
+    for entry in group.entries:
+        if id(entry) not in shown:
+            word = _view.standing(entry.comparison).word.replace("ranked", "not measured")
+            by_word.setdefault(word, []).append(visible(entry.comparison.implementation))
+    for word, names in by_word.items():
+        board.wrap(f"   – {word}: {', '.join(names)}", width, "     ", "dim")
 
 
 def _range_line(board: Leaderboard, group: _view.Group, notes: dict[Reason, int], width: int, wide: bool) -> None:
     """``✗ fail  moe/combine:typical:fwd [1] · equal, 30 replays``; what does not fit goes to a line of its own."""
     head = group.head
-    mark = _view.MARKS[head.status]
-    status = f"{mark.icon} {mark.word}" if head.judged or head.status == "skipped" else "· not judged"
+    mark = _view.standing(head)
+    status = f"{mark.icon} {mark.word}"
     marks = "".join(f"[{notes[reason]}]" for reason in _view.shown_reasons(head))
     bits = "" if wide else f"bits {_view.bits_words(head)}"
     room = width - cell_len(status) - 2
@@ -165,8 +183,8 @@ def _range_line(board: Leaderboard, group: _view.Group, notes: dict[Reason, int]
 
 
 def _entry_name(entry: _view.Entry) -> str:
-    star = {"champion": " ★", "contender": " (racy)", "stock_deterministic": " (stock)"}.get(entry.comparison.role, "")
-    return f"{entry.place:>4} {visible(entry.comparison.implementation)}{star}"
+    role = {"contender": " (racy)", "stock_deterministic": " (stock)"}.get(entry.comparison.role, "")
+    return f"{entry.place:>4} {visible(entry.comparison.implementation)}{role}{' ★' if entry.comparison.judged else ''}"
 
 
 def _laid(name: str, name_width: int, columns: list[_Column], cells: Iterable[str]) -> str:
@@ -216,9 +234,10 @@ def _footnotes(board: Leaderboard, notes: dict[Reason, int], width: int) -> None
 
 
 def _findings(board: Leaderboard, result: GateResult, width: int) -> None:
-    if result.findings or result.exempt:
+    findings = _view.findings(result)
+    if findings or result.exempt:
         board.add()
-    for finding in result.findings:
+    for finding in findings:
         said = f"{visible(finding.code)}: {visible(finding.text)}" + (
             f"; next: {visible(finding.next)}" if finding.next else ""
         )

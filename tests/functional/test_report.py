@@ -41,7 +41,7 @@ def test_no_html_leaves_the_run_alone(run):
     assert [path.name for path in run.iterdir()] == ["result.json"]
 
 
-@pytest.mark.parametrize("name", ["json", "csv", "markdown"])
+@pytest.mark.parametrize("name", ["json", "csv", "markdown", "github"])
 def test_a_format_goes_to_stdout_exactly_as_to_a_file(run, name):
     done = perfgate("report", run, "--format", name, "--export", f"{name}={run}/view")
 
@@ -51,7 +51,8 @@ def test_a_format_goes_to_stdout_exactly_as_to_a_file(run, name):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--format", "yaml"], "formats are table, json, csv, markdown"),
+        (["--format", "yaml"], "formats are table, json, csv, markdown, github"),
+        (["--only", "nothing/*"], "ranges are like"),
         (["--export", "pdf=x"], "unknown format 'pdf'"),
         (["--export", "csv=/no/such/folder/x"], "existing folder"),
     ],
@@ -86,9 +87,19 @@ def test_the_terminals_width_is_kept_and_wide_is_wide(run):
 
 def test_reporting_needs_neither_torch_nor_pandas(run):
     script = "import sys\nfrom perfgate.cli.report import report\nimport pathlib\n"
-    script += f"report(pathlib.Path({str(run)!r}), 'json', [], False, True)\n"
+    script += f"report(pathlib.Path({str(run)!r}), 'json')\n"
     script += "print([m for m in ('torch', 'triton', 'pandas') if m in sys.modules], file=sys.stderr)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, encoding="utf-8", check=True)
 
     assert done.stderr == "[]\n"
     assert json.loads(done.stdout)["schema_version"] == 1
+
+
+def test_only_shows_a_part_and_says_so_while_the_verdict_stays_that_of_the_run(run):
+    done = perfgate("report", run, "--only", "moe/*", "--export", f"html={run}/moe.html")
+
+    assert "shows 2 of 7 ranges (--only moe/*); the verdict is of the whole run" in " ".join(done.stdout.split())
+    assert "loss/ce" not in done.stdout
+    assert done.stdout.splitlines()[-1].startswith("ERROR (exit 6)")
+    assert "moe/permute" in (run / "moe.html").read_text(encoding="utf-8")
+    assert not (run / "report.html").exists()

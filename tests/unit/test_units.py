@@ -40,7 +40,15 @@ def test_format_bytes(size, expected):
 
 @pytest.mark.parametrize(
     ("fraction", "expected"),
-    [(None, "–"), (math.nan, "–"), (0.1234, "+12.3 %"), (-0.53, "−53.0 %"), (-0.00001, "0.0 %"), (0.0, "0.0 %")],
+    [
+        (None, "–"),
+        (math.nan, "–"),
+        (0.1234, "+12.3 %"),
+        (-0.53, "−53.0 %"),
+        (-0.00001, "0.0 %"),
+        (0.0, "0.0 %"),
+        (1.234, "+123 %"),
+    ],
 )
 def test_format_percent(fraction, expected):
 
@@ -76,7 +84,7 @@ def test_overhead_of_a_ratio_and_of_none():
 def test_a_column_shares_its_unit_and_decimals():
     values = [1_028_900, 482_100, 3_550, None]
     scale = units.time_scale(values)
-    expected = ["us", "1028.900", "482.100", "3.550", "–"]
+    expected = ["us", "1028.90", "482.10", "3.55", "–"]
 
     assert expected == [scale.unit, *(scale.format(value) for value in values)]
 

@@ -84,6 +84,8 @@ class Page:
     sentence: str
     tiles: tuple[Tile, ...]
     banners: list[Reason]
+    findings: list[Reason]
+    skipped: tuple[Section, ...]
     facts: list[tuple[str, str]]
     environment: list[tuple[str, str]]
     figures: list[tuple[str, str, Markup]]
@@ -102,15 +104,18 @@ def page_of(result: GateResult) -> Page:
     comparisons = [entry.comparison for group in groups for entry in group.entries]
     anchors = _anchors(group.range for group in groups)
     everywhere = len(comparisons) <= DETAILS_FOR_ALL
+    sections = tuple(_section(result, group, anchor, everywhere) for group, anchor in zip(groups, anchors, strict=True))
     return Page(
         result=result,
         sentence=_view.verdict_sentence(result),
         tiles=_tiles(result),
         banners=_view.banners(result),
+        findings=_view.findings(result),
+        skipped=tuple(s for s in sections if s.group.head.judged and s.group.head.status == "skipped"),
         facts=_facts(result),
         environment=_view.environment(result),
         figures=summary_figures(groups),
-        sections=tuple(_section(result, g, a, everywhere) for g, a in zip(groups, anchors, strict=True)),
+        sections=sections,
         axis=ratio_axis(_axis_values(comparisons)),
         metric=_view.main_metric(result),
         time=units.time_scale(_times(comparisons)),

@@ -6,6 +6,7 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
+from perfgate.model import Reason
 from perfgate.render import terminal
 from tests.unit.render import samples
 
@@ -70,6 +71,14 @@ def test_a_tie_is_shown_as_a_tie_and_a_contender_as_not_deterministic():
     assert "cuda.atomic (racy)" in text
 
 
+def test_implementations_that_gave_nothing_share_a_line_per_cause():
+    gone = Reason("UNSUPPORTED", "needs a GPU")
+    rivals = [samples.unmeasured("moe/combine", name, judged=False, status="skipped", reasons=(gone,)) for name in ("a", "b")]
+    text = printed(samples.result([samples.comparison(), *rivals]))
+
+    assert "   – unsupported: a, b\n" in text
+
+
 def test_cpu_figures_say_first_that_they_are_no_gpu_verdict():
 
     assert printed(samples.on_cpu()).splitlines()[1].startswith("! CPU figures: no GPU verdict")
@@ -79,7 +88,7 @@ def test_a_run_cut_short_says_that_it_cannot_pass():
     result = samples.result()
     result = dataclasses.replace(result, run=dataclasses.replace(result.run, complete=False))
 
-    assert "The run was cut short: it is shown as far as it came and cannot pass" in " ".join(printed(result).split())
+    assert "The run was cut short; it is shown as far as it came and cannot pass" in " ".join(printed(result).split())
 
 
 def test_not_a_terminal_no_colour():

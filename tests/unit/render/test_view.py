@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfgate.model import Bits
+from perfgate.model import Bits, Reason
 from perfgate.render import _view
 from tests.unit.render import samples
 
@@ -71,9 +71,40 @@ def test_counts_name_every_status_even_at_zero():
 
 
 def test_provisional_budgets_are_said_before_the_figures():
-    result = samples.result([samples.comparison(budget=samples.budget(provisional=True))])
+    finding = Reason("PROVISIONAL_BUDGET", "thresholds/h100.toml:1: nobody measured on this card yet")
+    result = samples.result(findings=(finding,))
 
-    assert [banner.code for banner in _view.banners(result)] == ["PROVISIONAL_BUDGETS"]
+    assert _view.banners(result) == [finding]
+    assert _view.findings(result) == []
+
+
+def test_only_what_decides_the_exit_code_is_a_banner():
+    changed, noted = Reason("ENVIRONMENT_CHANGED", "clocks fell in one arm"), Reason("UNATTRIBUTED_GPU_TIME", "2 %")
+    result = samples.mixed()
+    verdict = dataclasses.replace(result.verdict, reasons=(changed, noted))
+    result = dataclasses.replace(result, verdict=verdict, findings=(changed, noted))
+
+    assert _view.banners(result) == [changed]
+    assert _view.findings(result) == [noted]
+
+
+@pytest.mark.parametrize(
+    ("judged", "status", "code", "expected"),
+    [
+        (True, "pass", "WITHIN_BUDGET", "pass"),
+        (True, "skipped", "UNSUPPORTED", "skipped"),
+        (False, "skipped", None, "ranked"),
+        (False, "skipped", "UNSUPPORTED", "unsupported"),
+        (False, "skipped", "BITS_DIFFER", "bits differ"),
+        (False, "error", "WORKLOAD_FAILED", "workload failed"),
+        (False, "error", None, "error"),
+    ],
+)
+def test_an_unjudged_one_is_ranked_or_says_what_is_wrong_with_it_and_never_passes(judged, status, code, expected):
+    reasons = () if code is None else (Reason(code, "said"),)
+    comparison = samples.comparison(judged=judged, status=status, reasons=reasons)
+
+    assert expected == _view.standing(comparison).word
 
 
 def test_environment_is_flat_and_harmless():
