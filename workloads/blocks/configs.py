@@ -1,7 +1,7 @@
 """Pinned launch configurations: a static table instead of autotuning by time, which itself changes bits.
 
 ``configs.json`` maps architecture → kernel → buckets ``[limit, options]`` in rising order of ``limit``; the first bucket whose
-limit is not below the size applies, ``null`` is no limit. ``python -m tests.benchmarks.tune_workloads`` regenerates it on a card.
+limit is not below the size applies, ``null`` is no limit. ``tests/benchmarks/tune_workloads.py`` regenerates it on a card.
 """
 
 from __future__ import annotations
