@@ -114,7 +114,7 @@ def _columns(result: GateResult, groups: list[_view.Group], wide: bool) -> list[
         size = units.byte_scale(memory.values())
         columns += [
             _Column("GPU ops", "before → after", {c.name: _ops(c) for c in comparisons}),
-            _Column("memory", f"Δ {size.unit}", {name: size.format(value) for name, value in memory.items()}),
+            _Column("memory", f"Δ {size.unit}", {name: size.difference(value) for name, value in memory.items()}),
             _Column("bits", "", {c.name: _view.bits_words(c) for c in comparisons}),
             _Column("error", "rel. L2", {c.name: _view.error_words(c) for c in comparisons}),
         ]

@@ -136,6 +136,6 @@ def test_a_console_that_is_not_utf8_gets_ascii():
 
 def test_wide_adds_operations_memory_bits_and_error():
     text = printed(samples.mixed(), 160, wide=True)
-    missing = [part for part in ("2 → 3", "8.000", "equal, 30 replays", "1.2e-07 → 9.8e-08") if part not in text]
+    missing = [part for part in ("2 → 3", "+8.000", "equal, 30 replays", "1.2e-07 → 9.8e-08") if part not in text]
 
     assert missing == []
