@@ -33,7 +33,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         type=_replays,
         default=None,
         metavar="N",
-        help=f"runs per bit_exact check, the first being the reference: at least 2 (default: the marker's, or {DEFAULT_REPLAYS})",
+        help=f"runs per bit_exact check, the reference included: at least 2 (default: the marker's, or {DEFAULT_REPLAYS})",
     )
 
 
