@@ -68,7 +68,7 @@ def fingerprint(device: str) -> dict[str, Any]:
     return {
         "device": device.partition(":")[0],
         "gpu": gpu,
-        "cpu": {"name": _cpu_name(), "cores": len(os.sched_getaffinity(0))},
+        "cpu": {"name": _cpu_name(), "cores": _cores()},
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
         "perfgate": __version__,
@@ -139,6 +139,11 @@ def _cpu_name() -> str:
         return platform.processor() or "unknown"
     match = re.search(r"^(?:model name|Processor)\s*:\s*(.+)$", text, re.MULTILINE)
     return match[1].strip() if match else platform.machine()
+
+
+def _cores() -> int | None:
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
 
 
 def git_state(folder: Path) -> dict[str, Any] | None:

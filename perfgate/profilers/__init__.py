@@ -57,7 +57,7 @@ def choose(
 
         if replay_from is None:
             raise UsageError("--profiler replay needs a stored run", "name its directory: --replay-from RUN")
-        return ReplayProfiler(replay_from), ()
+        return ReplayProfiler(replay_from), (_REPLAYED,)
     if name == "none":
         from perfgate.profilers.plain import PlainProfiler
 
@@ -80,6 +80,11 @@ def _choose_auto(device: str, keep_report: bool) -> tuple[Profiler, tuple[Reason
         return TorchProfiler(), (Reason("TORCH_PROFILER", text, error.mend or "perfgate doctor"),)
 
 
+_REPLAYED = Reason(
+    "REPLAYED",
+    "a stored run stood in for the machine: every figure is of its captures, nothing ran here",
+    "run without --replay-from to measure",
+)
 _HOST_TIMES_ONLY = Reason(
     "HOST_TIMES_ONLY",
     "nsys on a CPU records NVTX ranges alone: host times, no GPU time",

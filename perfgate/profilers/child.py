@@ -190,6 +190,15 @@ def last_line(folder: Path) -> str:
     return f": {without_place(said[-1], folder)[:200]}" if said else ""
 
 
+def tidy_log(folder: Path) -> None:
+    """Takes nsys's progress, which is most of a log and names this machine's folders, out of the worker's log."""
+    log = folder / WORKER_LOG
+    with suppress(OSError):
+        lines = log.read_bytes().decode(errors="replace").replace("\r", "\n").split("\n")
+        kept = [line for line in lines if not _NSYS_PROGRESS.match(line.strip())]
+        log.write_text("\n".join(kept))
+
+
 def log_lines(folder: Path) -> list[str]:
     """The last lines of the worker's log, stripped, without empty ones."""
     try:

@@ -12,7 +12,18 @@ from pathlib import Path
 from perfgate.errors import PerfgateError, ProfilerError, UnusableError
 from perfgate.model import Capture, RunSpec
 from perfgate.profilers.checks import lost_ranges_mend, missing_from, profiler_said
-from perfgate.profilers.child import Ended, in_words, last_line, log_lines, run_worker, settle, short, unwritable, worker_error
+from perfgate.profilers.child import (
+    Ended,
+    in_words,
+    last_line,
+    log_lines,
+    run_worker,
+    settle,
+    short,
+    tidy_log,
+    unwritable,
+    worker_error,
+)
 from perfgate.profilers.child_environment import for_tools
 from perfgate.profilers.nsys_found import NsysFacts, find_nsys, probe
 from perfgate.profilers.spec_file import DONE, WORKER_LOG
@@ -61,6 +72,7 @@ class NsysProfiler:
             error = error or worker_error(folder, ended, timeout_s)
             if not error:
                 error = make_trace(self.facts, folder) or missing_from(folder / TRACE, spec, folder)
+            tidy_log(folder)
             trace = TRACE if (folder / TRACE).exists() else ""
             return settle(spec, folder, ended, trace=trace, error=error)
 

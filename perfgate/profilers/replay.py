@@ -48,11 +48,6 @@ class ReplayProfiler:
         return settle(spec, folder, Ended(0, stored.wall_seconds), trace="" if problem else stored.trace, error=problem)
 
 
-def stored_specs(stored: Path) -> tuple[RunSpec, ...]:
-    """The specs of all captures in a run directory, by id: what it can answer, and on which device it ran."""
-    return tuple(load_spec(path) for path in sorted(stored.glob(f"{CAPTURES}/*/{SPEC}")))
-
-
 def unlike(stored: RunSpec, asked: RunSpec) -> str:
     """Why the stored capture does not answer what is asked, or ""."""
     if (stored.purpose, stored.mode) != (asked.purpose, asked.mode):

@@ -149,6 +149,15 @@ def test_nsyss_own_progress_is_not_what_the_program_said(tmp_path: Path) -> None
     assert ": RuntimeError: boom" == child.last_line(tmp_path)
 
 
+def test_a_tidy_log_holds_what_the_program_said(tmp_path: Path) -> None:
+    (tmp_path / "worker.log").write_text(
+        "Generating '/tmp/nsys-report-1.qdstrm'\nbefore\n[1/1] [=100%] a\r[1/1] [=] a\n\nafter  \n"
+    )
+    child.tidy_log(tmp_path)
+
+    assert "before\n\nafter  \n" == (tmp_path / "worker.log").read_text()
+
+
 def test_a_stored_error_holds_no_path_of_this_machine(tmp_path: Path) -> None:
     folder = tmp_path / "captures" / "x"
     folder.mkdir(parents=True)

@@ -82,3 +82,11 @@ def test_a_name_is_taken_at_its_word(name: str) -> None:
 def test_what_can_not_be_chosen_is_a_usage_error(tmp_path: Path, name: str, stored: str | None, text: str) -> None:
     with pytest.raises(UsageError, match=text):
         choose(name, device="cpu", replay_from=None if stored is None else tmp_path)
+
+
+def test_a_replay_says_that_nothing_ran_here(tmp_path: Path) -> None:
+    (tmp_path / "captures/x").mkdir(parents=True)
+    (tmp_path / "captures/x/spec.json").write_text("{}")
+    profiler, told = choose("replay", device="cpu", replay_from=tmp_path)
+
+    assert ("replay", ["REPLAYED"]) == (profiler.name, [one.code for one in told])

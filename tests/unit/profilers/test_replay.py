@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from perfgate.model import Capture, RunSpec, Variant
-from perfgate.profilers.replay import ReplayProfiler, stored_specs
+from perfgate.profilers.replay import ReplayProfiler
 from perfgate.profilers.spec_file import dump_capture, dump_spec, load_capture
 
 
@@ -71,7 +71,3 @@ def test_a_stored_failure_stays_one(tmp_path: Path, spec: RunSpec, folder: Path)
     captured = ReplayProfiler(run).capture(spec, folder, timeout_s=1)
 
     assert (False, "the child was killed") == (captured.complete, captured.error)
-
-
-def test_stored_specs_tell_what_can_be_answered(stored: Path, on_gpu: RunSpec) -> None:
-    assert (replace(on_gpu, profiler="nsys"),) == stored_specs(stored)
