@@ -14,28 +14,35 @@ from perfgate.signals import contradiction, roofline, workspace_formula
 
 
 def assemble(
-    variants: Iterable[Variant], evidence: Mapping[str, Evidence], registry: Registry, metrics: Mapping[str, Metric]
+    variants: Iterable[Variant],
+    evidence: Mapping[str, Evidence],
+    registry: Registry,
+    metrics: Mapping[str, Metric],
+    *,
+    both_arms: bool = True,
 ) -> tuple[Comparison, ...]:
     """One comparison per non-default implementation, in the plan's order.
 
     ``metrics`` names the judged metric per ``op:case:phase``. Judged is the champion, or the stock deterministic
-    implementation where there is no champion or it is unsupported on this device.
+    implementation where there is no champion or it is unsupported on this device; nothing where only one arm runs.
     """
     by_range: dict[str, list[Variant]] = {}
     for variant in variants:
         by_range.setdefault(variant.range, []).append(variant)
     return tuple(
-        comparison for range_, group in by_range.items() for comparison in _of_range(group, evidence, registry, metrics[range_])
+        comparison
+        for range_, group in by_range.items()
+        for comparison in _of_range(group, evidence, registry, metrics[range_], both_arms)
     )
 
 
 def _of_range(
-    group: list[Variant], evidence: Mapping[str, Evidence], registry: Registry, metric: Metric
+    group: list[Variant], evidence: Mapping[str, Evidence], registry: Registry, metric: Metric, both_arms: bool
 ) -> Iterable[Comparison]:
     default = next(one for one in group if one.role == "default")
     default_evidence = evidence[default.name]
     default_arm = _arm(default, default_evidence)
-    judged = _judged(group, evidence)
+    judged = _judged(group, evidence) if both_arms else None
     for variant in group:
         if variant is not default:
             yield _comparison(

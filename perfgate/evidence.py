@@ -45,6 +45,8 @@ class Collection:
         if capture.error:
             self._failed(capture, told)
         for name, outcome in told.items():
+            if outcome["status"] == "started":  # the culprit of a child that died: see _failed
+                continue
             if outcome["status"] == "unsupported":
                 self.of[name].add_problem(Reason("UNSUPPORTED", outcome["text"]))
             elif outcome["status"] == "failed":

@@ -64,6 +64,9 @@ class Session:
         self._progress = progress
         self._collection = Collection(directory, prepared.plan.variants)
         self._findings = list(prepared.findings)
+        if prepared.plan.config.mode != "both":
+            text = f"--mode {prepared.plan.config.mode} measures one arm: there is nothing to judge"
+            self._findings.append(Reason("NOTHING_MEASURED", text, "--mode both gives a verdict"))
         self._environment = prepared.environment
         self._begun = time.monotonic()
         self._complete = False
@@ -145,7 +148,8 @@ class Session:
 
     def _judged(self, *, final: bool) -> tuple[Comparison, ...]:
         metrics = {one.range: self._metric(one.range) for one in self._plan.variants}
-        compared = assemble(self._plan.variants, self._collection.of, self._prepared.registry, metrics)
+        both = self._plan.config.mode == "both"
+        compared = assemble(self._plan.variants, self._collection.of, self._prepared.registry, metrics, both_arms=both)
         racy = {op.name for op in self._prepared.registry if op.racy}
         return judge(compared, self._prepared.budgets, racy_ops=racy, looks=self._prepared.looks, final=final)
 
