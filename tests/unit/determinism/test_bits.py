@@ -47,7 +47,7 @@ def _flip(tensor, element, bit=0):
 @dataclass
 class Output:
     value: torch.Tensor
-    aux: dict
+    aux: dict[str, float]
 
 
 Pair = namedtuple("Pair", "left right")

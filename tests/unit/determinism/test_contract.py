@@ -96,7 +96,7 @@ def test_variables_say_what_must_be_unset():
 
 def test_an_unknown_mode_is_an_error():
     with pytest.raises(UsageError, match="no mode 'fast'"):
-        contract.variables("fast")
+        contract.variables("fast")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
