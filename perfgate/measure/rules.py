@@ -84,6 +84,7 @@ def _alone(ranges: pd.DataFrame) -> NDArray[np.bool_]:
 
 
 def _overlapped(start: Ints, end: Ints) -> Ints:
-    """How many of these ranges each one overlaps for more than an instant (itself counted in, or always left out)."""
-    starts, ends = np.sort(start, kind="stable"), np.sort(end, kind="stable")  # both are nearly in order
+    """How many of these ranges that last each one overlaps, itself included if it lasts; touching is no overlap."""
+    lasting = end > start
+    starts, ends = np.sort(start[lasting], kind="stable"), np.sort(end[lasting], kind="stable")  # both are nearly in order
     return np.searchsorted(starts, end, side="left") - np.searchsorted(ends, start, side="right")
