@@ -81,9 +81,9 @@ def measure(op: Op, case: str, phase: str, implementation: Implementation, repla
     row["peak_bytes"] = torch.cuda.max_memory_allocated() - before
     row["declared_bytes"] = implementation.workspace(job.case) if implementation.workspace else None
     row["differing"] = 0
-    with contention("cuda"):
+    with contention("cuda:0"):
         for _ in range(replays - 1):
-            with poisoned_allocations("cuda"):
+            with poisoned_allocations("cuda:0"):
                 row["differing"] += bool(first_difference(reference, tuple(one.detach() for one in call())))
     row["replays"] = replays - 1
     torch.cuda.synchronize()

@@ -49,7 +49,8 @@ ROUTER = {"tokens": 8192, "experts": 256, "topk": 8}
 NARROW_ROUTER = {"tokens": 8192, "experts": 64, "topk": 8}
 ADD = {"rows": 65536, "width": 1024, "segments": 4096}
 EMBEDDING = {"vocab": 128256, "width": 4096, "count": 16384}
-FOLD = {"BLOCK": (256, 512, 1024), "CHUNK": (32, 64), "num_warps": (1, 2, 4)}
+FOLD = {"BLOCK": (128, 256, 512, 1024), "num_warps": (1, 2, 4, 8)}
+CLEAR = {"ROWS": (1, 2, 4, 8, 16), "BLOCK": (512, 1024, 2048), "num_warps": (4, 8)}
 ROWS = {"ROWS": (1, 2, 4, 8, 16), "num_warps": (1, 2, 4)}
 
 SWEEPS = [
@@ -79,6 +80,7 @@ SWEEPS = [
     ),
     Sweep("segment.fold", "_fold", 2048, "segment/index_add", "fwd", "triton.sorted_fold", ADD, FOLD),
     Sweep("segment.fold", "_fold", None, "embedding/backward", "bwd", "triton.sorted_fold", EMBEDDING, FOLD),
+    Sweep("segment.clear", "_clear_absent", None, "embedding/backward", "bwd", "triton.sorted_fold", EMBEDDING, CLEAR),
     Sweep("segment.atomic", "_add_atomically", None, "segment/index_add", "fwd", "triton.atomic", ADD, COLUMNS),
     Sweep(
         "exact.add", "_add_certified", None, "segment/index_add", "fwd", "triton.exact_certified", ADD,
@@ -91,7 +93,7 @@ def candidates(sweep: Sweep) -> Iterator[dict[str, int]]:
     """Every combination; none with more elements than a kernel of that shape should hold."""
     for values in product(*sweep.options.values()):
         options = dict(zip(sweep.options, values, strict=True))
-        if options.get("BLOCK", 1024) >= 32 * options["num_warps"] or "CHUNK" in options:
+        if 64 * options["num_warps"] <= options.get("BLOCK", 1024) * options.get("ROWS", 1) <= 2**15:
             yield options
 
 

@@ -4,7 +4,13 @@ import torch
 from perfgate import Case, discover
 
 op = discover.load().op("segment/index_add")
-CHUNK, GROUP = 32, 16
+CHUNK, GROUP, LAST = 16, 8, 8  # small, so that few rows make many levels
+
+
+@pytest.fixture(autouse=True)
+def small_cuts(monkeypatch):
+    for name, size in (("CHUNK", CHUNK), ("GROUP", GROUP), ("LAST", LAST)):
+        monkeypatch.setattr(discover.module("blocks.segment.shape"), name, size)
 
 
 def kernels():
@@ -15,11 +21,11 @@ def sort(ids, bins):
     return discover.module("blocks.sort.kernels").stable_sort(ids, bins)
 
 
-def documented_fold(values, ids, bins, chunk_size=CHUNK):
+def documented_fold(values, ids, bins):
     """The order that the block documents, entry by entry: chunks of the sorted rows, then groups of their parts."""
     out = torch.zeros(bins, values.shape[1])
     order = sorted((i for i in range(len(ids)) if ids[i] >= 0), key=lambda i: ids[i])  # sorted() is stable
-    parts = [(ids[i], values[i], None) for i in order]
+    parts, chunk_size = [(ids[i], values[i], None) for i in order], CHUNK
     while parts:
         above = []
         for start in range(0, max(len(parts), 1), chunk_size):
@@ -30,7 +36,7 @@ def documented_fold(values, ids, bins, chunk_size=CHUNK):
         if len(above) == 1:
             break
         parts = [(key, head, above[i - 1][2]) for i, (key, head, _) in enumerate(above)]
-        chunk_size = GROUP
+        chunk_size = LAST if len(parts) <= LAST else GROUP
     return out
 
 
@@ -62,13 +68,13 @@ def fold_chunk(chunk, before, after, out):
 
 PATTERNS = {
     "random": (60, 5, 12, "random"),
-    "unique": (70, 4, 70, "unique"),
-    "zipf": (150, 3, 20, "zipf"),
-    "one id over three levels": (520, 2, 3, "one"),
+    "unique": (40, 4, 40, "unique"),
+    "zipf": (90, 3, 20, "zipf"),
+    "one id over four levels": (1100, 2, 3, "one"),
     "two hot ids": (150, 3, 16, "hot-2"),
     "one row": (1, 5, 3, "random"),
-    "one full chunk": (32, 5, 2, "random"),
-    "one entry more than a chunk": (33, 5, 1, "one"),
+    "one full chunk": (16, 5, 2, "random"),
+    "one entry more than a chunk": (17, 5, 1, "one"),
     "odd width over two blocks": (20, 515, 6, "random"),
 }
 
@@ -161,9 +167,23 @@ def test_inputs_that_do_not_fit_are_refused_by_name(error, words, values, ids, d
 
 def test_the_declared_workspace_counts_every_level():
     shape = discover.module("blocks.segment.shape")
-    per_chunk = 2 * 8 * 4 + 4
+    per_program = 2 * 8 * 4 + 4
 
-    assert (1 * per_chunk) == shape.workspace_bytes(32, 8)
-    assert (2 + 1) * per_chunk == shape.workspace_bytes(33, 8)
-    assert (32 + 2 + 1) * per_chunk == shape.workspace_bytes(1024, 8)
+    assert shape.levels(1100) == [(1100, 16), (69, 8), (9, 8), (2, 8)]
+    assert shape.workspace_bytes(16, 8) == per_program
+    assert shape.workspace_bytes(17, 8) == (2 + 1) * per_program
+    assert shape.workspace_bytes(1100, 8) == (69 + 9 + 2 + 1) * per_program
     assert shape.workspace_bytes(0, 8) == 0
+
+
+@pytest.mark.parametrize("entries", [1, 63, 64, 65, 4096, 4097, 65536, 2**22])
+def test_the_shipped_cuts_end_with_one_program(entries, monkeypatch):
+    monkeypatch.undo()
+    shape = discover.module("blocks.segment.shape")
+
+    levels = shape.levels(entries)
+
+    assert levels[0] == (entries, shape.CHUNK)
+    assert -(-levels[-1][0] // levels[-1][1]) == 1
+    assert all(size % 8 == 0 for _, size in levels)
+    assert [count for count, _ in levels[1:]] == [-(-count // size) for count, size in levels[:-1]]

@@ -3,7 +3,8 @@
 The order of additions is a function of the ids alone. A chunk holds ``CHUNK`` consecutive entries of the sorted sequence and
 folds them left to right from +0. A segment that lies inside one chunk is finished there. Of a segment that crosses cuts, each
 chunk writes its part (the *tail* where the segment begins, *heads* where it goes on), and the parts of one segment, left to
-right, are a sorted sequence again: the next level folds it the same way, in groups of ``GROUP``, until one group is left.
+right, are a sorted sequence again: the next level folds it the same way, in groups of ``GROUP`` (``LAST`` where that ends it),
+until one group is left. ``shape.py`` holds the sizes.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import triton.language as tl
 from .. import checks
 from ..configs import config_for
 from ..sort.kernels import Sorted
-from .shape import GROUP
+from . import shape
 
 FLOATS = ("float32", "bfloat16", "float16")
 
@@ -124,6 +125,17 @@ def _fold(
 
 
 @triton.jit
+def _clear_absent(out, present, bins, width, ROWS: tl.constexpr, BLOCK: tl.constexpr):
+    """Writes +0 to the rows of ids that have no entry; the others belong to the fold."""
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    absent = tl.load(present + row, mask=row < bins, other=1) == 0
+    place = out + row.to(tl.int64)[:, None] * width + columns[None, :]
+    zeros = tl.zeros((ROWS, BLOCK), dtype=out.dtype.element_ty)
+    tl.store(place, zeros, mask=absent[:, None] & (columns[None, :] < width))
+
+
+@triton.jit
 def _add_atomically(values, ids, out, width, stride, BLOCK: tl.constexpr):
     """The racy form: one program per row adds it to its segment in arrival order."""
     row = tl.program_id(0).to(tl.int64)
@@ -137,32 +149,33 @@ def _add_atomically(values, ids, out, width, stride, BLOCK: tl.constexpr):
 def sum_segments(values: torch.Tensor, ids: Sorted, dtype: torch.dtype | None = None) -> torch.Tensor:
     """``out[b]`` = sum of the rows of ``values`` [N, W] whose id is b, in the fixed order above, as [bins, W] in ``dtype``.
 
-    Sums are f32 from +0, rounded once at the end; rows without an entry are +0; ``dtype`` defaults to that of ``values``.
-    Workspace: :func:`~.shape.workspace_bytes`. Captures into CUDA graphs: no host synchronisation, launches fixed by N and W.
+    Sums are f32 from +0, rounded once at the end; rows without an entry are +0; ``dtype`` defaults to that of ``values``. Every
+    element is written once. Workspace: :func:`~.shape.workspace_bytes`. Captures into CUDA graphs: no host synchronisation,
+    launches fixed by N and W.
     """
     checks.require_shape("values", values, (ids.keys.shape[0], None))
     checks.require_dtype("values", values, *FLOATS)
     checks.require_same_device(values=values, keys=ids.keys)
     checks.require_rows("values", values)
     entries, width = values.shape
-    out = torch.zeros((ids.bins, width), dtype=dtype or values.dtype, device=values.device)
-    if out.numel() == 0 or entries == 0:
-        return out
-    options = dict(config_for("segment.fold", width, values))
-    chunk_size = options.pop("CHUNK")
-    source, keys, tails, stride, leaf = values, ids.keys, values, values.stride(0), True
-    while True:
-        chunks = triton.cdiv(entries, chunk_size)
-        parts = torch.empty((2, chunks, width), dtype=torch.float32, device=values.device)
-        head_keys = torch.empty((chunks,), dtype=torch.int32, device=values.device)
-        _fold[(chunks, triton.cdiv(width, options["BLOCK"]))](
-            source, ids.rows, keys, tails, out, parts[0], parts[1], head_keys, entries, ids.bins, width, stride,
-            CHUNK=chunk_size, LEAF=leaf, enable_fp_fusion=False, **options,
+    out = torch.empty((ids.bins, width), dtype=dtype or values.dtype, device=values.device)
+    if entries == 0 or width == 0:
+        return out.zero_()
+    options = config_for("segment.clear", width, values)
+    grid = (triton.cdiv(ids.bins, options["ROWS"]), triton.cdiv(width, options["BLOCK"]))
+    _clear_absent[grid](out, ids.present, ids.bins, width, **options)
+    options = config_for("segment.fold", width, values)
+    source, keys, tails, stride = values, ids.keys, values, values.stride(0)
+    for level, (count, size) in enumerate(shape.levels(entries)):
+        programs = triton.cdiv(count, size)
+        parts = torch.empty((2, programs, width), dtype=torch.float32, device=values.device)
+        head_keys = torch.empty((programs,), dtype=torch.int32, device=values.device)
+        _fold[(programs, triton.cdiv(width, options["BLOCK"]))](
+            source, ids.rows, keys, tails, out, parts[0], parts[1], head_keys, count, ids.bins, width, stride,
+            CHUNK=size, LEAF=level == 0, enable_fp_fusion=False, **options,
         )  # fmt: skip
-        if chunks == 1:
-            return out
-        source, keys, tails, stride, leaf = parts[0], head_keys, parts[1], width, False
-        entries, chunk_size = chunks, GROUP
+        source, keys, tails, stride = parts[0], head_keys, parts[1], width
+    return out
 
 
 def sum_atomically(values: torch.Tensor, ids: torch.Tensor, bins: int, dtype: torch.dtype | None = None) -> torch.Tensor:

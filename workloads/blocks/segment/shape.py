@@ -1,17 +1,28 @@
-"""Sizes of the segmented sum's intermediates; no torch here, so that ops.py can declare its workspace."""
+"""Where the segmented sum cuts, and the size of its intermediates; no torch here, so that ops.py can declare its workspace.
+
+The cuts are part of the bits: they stand here, not in the table of launch configurations, and are the same on every card.
+"""
 
 from __future__ import annotations
 
-GROUP = 16  # parts that one program folds above the first level
+CHUNK = 64  # sorted rows that one program folds
+GROUP = 32  # parts that one program folds above the first level
+LAST = 64  # parts that one program folds where that ends the fold
 
 
-def workspace_bytes(entries: int, width: int, chunk_size: int = 32) -> int:
-    """Bytes of partial sums that ``sum_segments`` needs: two f32 rows and one key per chunk, over all levels."""
-    total = 0
+def levels(entries: int) -> list[tuple[int, int]]:
+    """(entries, entries per program) of each level; a level leaves one part per program, the last one has one program."""
+    found = []
+    size = CHUNK
     while entries > 0:
-        chunks = -(-entries // chunk_size)
-        total += chunks * (2 * width * 4 + 4)
-        if chunks == 1:
+        found.append((entries, size))
+        programs = -(-entries // size)
+        if programs == 1:
             break
-        entries, chunk_size = chunks, GROUP
-    return total
+        entries, size = programs, LAST if programs <= LAST else GROUP
+    return found
+
+
+def workspace_bytes(entries: int, width: int) -> int:
+    """Bytes of partial sums that ``sum_segments`` needs: two f32 rows and one key per program, over all levels."""
+    return sum(-(-count // size) * (2 * width * 4 + 4) for count, size in levels(entries))

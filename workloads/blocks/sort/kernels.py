@@ -32,27 +32,22 @@ def _rank(
     here = tl.arange(0, TILE)
     entry = tile * TILE + here
     digit = (_read_key(ids, entry, entries, bins, first, padding, RAW) >> shift) % digits
-    digit = tl.where(entry < entries, digit, -1)
     earlier = tl.zeros((TILE, PART), dtype=tl.int32)
-    equal = tl.zeros((TILE, PART), dtype=tl.int32)
     for start in range(0, TILE, PART):
         there = start + tl.arange(0, PART)
-        other = tile * TILE + there
-        against = (_read_key(ids, other, entries, bins, first, padding, RAW) >> shift) % digits
-        against = tl.where(other < entries, against, -1)
-        same = digit[:, None] == against[None, :]
-        equal += same.to(tl.int32)
-        earlier += (same & (there[None, :] < here[:, None])).to(tl.int32)
-    rank = tl.sum(earlier, axis=1)
-    number = tl.sum(equal, axis=1)
-    tl.store(ranks + entry, rank, mask=entry < entries)
-    tl.store(counts + digit.to(tl.int64) * tiles + tile, number, mask=(entry < entries) & (rank == number - 1))
+        against = (_read_key(ids, tile * TILE + there, entries, bins, first, padding, RAW) >> shift) % digits
+        before = (digit[:, None] == against[None, :]) & (there[None, :] < here[:, None])
+        earlier += before.to(tl.int32)
+    tl.store(ranks + entry, tl.sum(earlier, axis=1), mask=entry < entries)
+    counter = digit.to(tl.int64) * tiles + tile
+    tl.atomic_add(counts + counter, 1, mask=entry < entries, sem="relaxed")  # integers: order-free
 
 
 @triton.jit
 def _place(
-    ids, rows, ranks, counts, scan, sorted_keys, sorted_rows, places, entries, bins, first, padding, shift, digits, tiles,
-    TILE: tl.constexpr, RAW: tl.constexpr, PLACES: tl.constexpr,
+    ids, rows, ranks, counts, scan, sorted_keys, sorted_rows, places, present,
+    entries, bins, first, padding, shift, digits, tiles,
+    TILE: tl.constexpr, RAW: tl.constexpr, LAST: tl.constexpr, PLACES: tl.constexpr,
 ):  # fmt: skip
     """Writes each entry where its digit's share of its tile begins, plus its rank."""
     entry = tl.program_id(0) * TILE + tl.arange(0, TILE)
@@ -64,6 +59,8 @@ def _place(
     row = entry
     if not RAW:
         row = tl.load(rows + entry, mask=inside, other=0)
+    if LAST:
+        tl.store(present + key, tl.full((TILE,), 1, tl.int8), mask=inside)
     if PLACES:
         tl.store(places + row, tl.where(key < bins, position, -1), mask=inside)
     tl.store(sorted_keys + position, key, mask=inside)
@@ -74,12 +71,13 @@ def _place(
 class Sorted:
     """Ids in stable order, reusable for every sum over the same ids.
 
-    ``keys`` [N] rising, dropped entries as ``bins`` at the end; ``rows`` [N]: where each sorted entry was;
-    ``places`` [N] (where asked for): where each row went, −1 for dropped ones.
+    ``keys`` [N] rising, dropped entries as ``bins`` at the end; ``rows`` [N]: where each sorted entry was; ``present``
+    [bins + 1] int8: 1 for keys that occur; ``places`` [N] (where asked for): where each row went, −1 for dropped ones.
     """
 
     keys: torch.Tensor
     rows: torch.Tensor
+    present: torch.Tensor
     bins: int
     places: torch.Tensor | None = None
 
@@ -110,6 +108,7 @@ def stable_sort(ids: torch.Tensor, bins: int, first: int = 0, padding: int = -1,
     tiles = max(1, triton.cdiv(entries, TILE))
     keys = rows = ids.contiguous()
     places = torch.empty((entries if with_places else 0,), dtype=torch.int32, device=ids.device)
+    present = torch.zeros((bins + 1,), dtype=torch.int8, device=ids.device)
     all_passes = passes(entries, bins)
     for number, (shift, digits) in enumerate(all_passes):
         counts = torch.zeros((digits * tiles,), dtype=torch.int32, device=ids.device)
@@ -119,16 +118,19 @@ def stable_sort(ids: torch.Tensor, bins: int, first: int = 0, padding: int = -1,
             _rank[(tiles,)](keys, ranks, counts, *arguments, TILE=TILE, PART=16, RAW=number == 0, num_warps=8)
         scan = torch.cumsum(counts, 0, dtype=torch.int32)
         if entries:
+            last = number == len(all_passes) - 1
             _place[(tiles,)](
-                keys, rows, ranks, counts, scan, next_keys, next_rows, places, *arguments,
-                TILE=TILE, RAW=number == 0, PLACES=with_places and number == len(all_passes) - 1, num_warps=4,
+                keys, rows, ranks, counts, scan, next_keys, next_rows, places, present, *arguments,
+                TILE=TILE, RAW=number == 0, LAST=last, PLACES=last and with_places, num_warps=4,
             )  # fmt: skip
         keys, rows = next_keys, next_rows
-    return Sorted(keys, rows, bins, places if with_places else None)
+    return Sorted(keys, rows, present, bins, places if with_places else None)
 
 
 def radix_sort(ids: torch.Tensor, bins: int) -> Sorted:
     """The same order by ``torch.sort`` (a radix sort, stable), over as few key bits as ``bins`` needs."""
     check_ids(ids, bins)
     narrow = torch.int16 if bins < 2**15 else torch.int32
-    return Sorted(*torch.sort(torch.where(ids < 0, bins, ids).to(narrow), stable=True), bins)
+    keys, rows = torch.sort(torch.where(ids < 0, bins, ids).to(narrow), stable=True)
+    present = torch.zeros((bins + 1,), dtype=torch.int8, device=ids.device)
+    return Sorted(keys, rows, present.scatter_(0, keys.long(), 1), bins)

@@ -24,4 +24,4 @@ def workspace_bytes(entries: int, bins: int) -> int:
     tiles = max(1, -(-entries // TILE))
     digits = passes(entries, bins)
     counters = max(values for _, values in digits) * tiles
-    return entries * 4 + 2 * counters * 4 + min(2, len(digits)) * entries * 8
+    return entries * 4 + 2 * counters * 4 + min(2, len(digits)) * entries * 8 + bins + 1
