@@ -69,12 +69,22 @@ def inputs(case: Case, device: str, generator: Any) -> dict[str, Any]:
 
     values = torch.randn(case.rows, case.width, device=device, generator=generator)
     ids = make_ids(case.get("ids", "random"), case.rows, case.segments, device, generator)
-    # what a step before with values of the same scale leaves: 2^23 quanta hold the sum of an id's row maxima, 2^20 the largest
-    tops = values.abs().amax(dim=1).double()
-    reach = tops.new_zeros(case.segments).index_add_(0, ids, tops).clamp(min=2.0**-100)
-    largest = tops.new_zeros(case.segments).index_reduce_(0, ids, tops, "amax").clamp(min=2.0**-100)
-    exponents = torch.maximum(reach.log2().floor() - 22, largest.log2().floor() - 20).to(torch.int32) + 127
+    exponents = torch.from_numpy(_quanta_of_a_step_before(values, ids, case.segments)).to(device)
     return {"values": values, "ids": ids, "segments": case.segments, "exponents": exponents}
+
+
+def _quanta_of_a_step_before(values: Any, ids: Any, segments: int) -> Any:
+    """What a step with values of the same scale leaves: 2^23 quanta hold the sum of an id's row maxima, 2^20 the largest.
+
+    Biased exponents [segments] int32, made on the host so that they are the same in both modes.
+    """
+    import numpy as np
+
+    tops, at = values.abs().amax(dim=1).double().cpu().numpy(), ids.cpu().numpy()
+    reach, largest = np.full(segments, 2.0**-100), np.full(segments, 2.0**-100)
+    np.add.at(reach, at, tops)
+    np.maximum.at(largest, at, tops)
+    return (np.maximum(np.floor(np.log2(reach)) - 22, np.floor(np.log2(largest)) - 20) + 127).astype(np.int32)
 
 
 def reference(x: dict[str, Any]) -> Any:
