@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from scipy import special
 
 from perfgate.estimate import Estimate
 from perfgate.model import ArmFigures, Memory, Metric, ProcessSample, Reason
 from perfgate.units import format_bytes, format_ns, format_percent
 
 MIN_INSTANCES = 3  # per process
+MIN_BLOCKS = 3  # of an arm held against itself
 MIN_PROCESSES = 2  # per arm: with one, nothing is known of the noise between processes
 DRIFT_LEAST = 0.01  # first against last third of a process's instances
 DRIFT_ERRORS = 3.0
@@ -108,16 +110,35 @@ def roofline(figures: ArmFigures, least_bytes: int | None, peak_bytes_per_second
 def workspace_formula(memory: Memory, implementation: str) -> Reason | None:
     """MEMORY_FORMULA where the declared workspace and the measured one are more than 10 % (and 1 MiB) apart.
 
-    Measured is the implementation's peak less what it returned.
+    Measured is the peak above what was allocated before the call, less the outputs.
     """
     if memory.declared_bytes is None or memory.deterministic_bytes is None or memory.output_bytes is None:
         return None
-    measured = memory.deterministic_bytes - memory.output_bytes
+    measured = max(0, memory.deterministic_bytes - memory.output_bytes)
     apart = abs(measured - memory.declared_bytes)
     if apart <= max(FORMULA_TOLERANCE * memory.declared_bytes, 2**20):
         return None
     text = f"{implementation} declares a workspace of {format_bytes(memory.declared_bytes)}, measured: {format_bytes(measured)}"
     return Reason("MEMORY_FORMULA", text, "mend workspace= in the op's declaration, or the allocation")
+
+
+def against_itself(figures: ArmFigures, metric: Metric) -> Reason | None:
+    """AA_DIFFERS where an arm's first and second process of the blocks differ, by 1 % or more and at a level of 1 %.
+
+    The two stand symmetrically in an ABBA block, so the ratio is not moved by it; but something changes while the run lasts.
+    """
+    blocks: dict[int, list[float]] = {}
+    for one in sorted(figures.samples, key=lambda one: one.position):
+        if values := getattr(one, f"{metric}_ns"):
+            blocks.setdefault(one.block, []).append(float(np.median(values)))
+    steps = np.log([pair[1] / pair[0] for pair in blocks.values() if len(pair) == 2 and min(pair) > 0])
+    if steps.size < MIN_BLOCKS or abs(steps.mean()) < DRIFT_LEAST:
+        return None
+    error = steps.std(ddof=1) / np.sqrt(steps.size)
+    if abs(steps.mean()) <= float(special.stdtrit(steps.size - 1, 0.995)) * error:
+        return None
+    text = f"{figures.implementation} against itself: {format_percent(float(np.expm1(steps.mean())))} within blocks"
+    return Reason("AA_DIFFERS", text, "clocks or another process change while the run lasts: look at the environment")
 
 
 def contradiction(default: ArmFigures, other: ArmFigures, metric: Metric, ratio: float | None) -> Reason | None:

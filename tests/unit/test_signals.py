@@ -89,7 +89,7 @@ def test_workspace_formula_is_held_against_the_measured_peak(declared, extra, ex
 
 
 def test_workspace_formula_needs_both_figures():
-    assert signals.workspace_formula(Memory(default_bytes=1, deterministic_bytes=2**30), "new") is None
+    assert signals.workspace_formula(Memory(output_bytes=1, deterministic_bytes=2**30), "new") is None
     assert signals.workspace_formula(Memory(declared_bytes=2**30), "new") is None
 
 
@@ -110,3 +110,12 @@ def test_contradiction_between_profiled_and_unprofiled(ratio, steps, expected):
     found = signals.contradiction(first, second, "busy", ratio)
 
     assert expected == (found and found.code)
+
+
+def test_arm_that_differs_from_itself_within_blocks():
+    rising = arms.arm("a", [100, 103, 100.1, 103, 99.9, 103.1])
+
+    assert known(signals.against_itself(rising, "busy")).code == "AA_DIFFERS"
+    assert signals.against_itself(arms.noisy("a", 100, noise=0.01), "busy") is None
+    assert signals.against_itself(arms.arm("a", [100, 103] * 2), "busy") is None
+    assert signals.against_itself(arms.arm("a", [0] * 6), "busy") is None
