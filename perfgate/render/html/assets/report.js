@@ -8,8 +8,8 @@
 
   // The state lives in the URL's hash: #sort=overhead&dir=desc&q=moe&show=fail&all=1&r=r-moe-combine; a plain #r-… works too.
   function read() {
-    const hash = decodeURI(location.hash.slice(1)), next = { ...start };
-    if (hash.includes("=")) for (const [key, value] of new URLSearchParams(hash)) { if (key in next) next[key] = value; }
+    const hash = location.hash.slice(1), next = { ...start };
+    if (hash.includes("=")) for (const [key, value] of new URLSearchParams(hash)) { if (Object.hasOwn(next, key)) next[key] = value; }
     else if ($(hash)?.matches("details.range")) next.r = hash;
     return next;
   }
