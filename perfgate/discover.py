@@ -127,7 +127,7 @@ def _ops_of(module: ModuleType) -> list[Op]:
 
 def readable(path: Path) -> str:
     """``path`` below the checkout, the wheel or the current folder; its bare name elsewhere: no path of this machine."""
-    for root in (_PACKAGE.parent, _PACKAGE / "bundled", Path.cwd()):
+    for root in (_PACKAGE / "bundled", _PACKAGE.parent, Path.cwd()):
         if path.is_relative_to(root):
             return str(path.relative_to(root))
     return path.name

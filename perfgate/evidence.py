@@ -42,6 +42,8 @@ class Collection:
     def add(self, capture: Capture) -> None:
         """Takes in what ``capture`` left behind; whatever is wrong with it becomes a problem of its variants."""
         told = {name: outcome for name, outcome in self.run.done(capture).items() if name in self.of}
+        if capture.note:
+            self.findings.append(Reason("PROFILER_RESTARTED", capture.note, "perfgate doctor"))
         if capture.error:
             self._failed(capture, told)
         for name, outcome in told.items():
@@ -74,8 +76,7 @@ class Collection:
 
     def _failed(self, capture: Capture, told: dict[str, Any]) -> None:
         """A child or profiler that failed: an error of its culprit, or of all its variants where there is no one culprit."""
-        profiler = capture.spec.purpose == "time" and (self.run.path / capture.folder / "done.json").is_file()
-        code = "PROFILER_FAILED" if profiler else "WORKLOAD_FAILED"
+        code = "PROFILER_FAILED" if capture.blame == "profiler" else "WORKLOAD_FAILED"
         for variant in capture.spec.variants:
             status = told.get(variant.name, {}).get("status")
             if capture.spec.purpose == "time" or not told or status == "started":

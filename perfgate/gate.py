@@ -40,7 +40,9 @@ def prepare(config: Config) -> Prepared:
     registry = load_ops(config.workloads)
     stored = Path(config.replay_from) if config.replay_from else None
     machine = _stored_machine(stored) if config.profiler == "replay" and stored else _this_machine(config.device)
-    profiler, findings = choose_profiler(config.profiler, device=machine.device, replay_from=stored)
+    profiler, findings = choose_profiler(
+        config.profiler, device=machine.device, replay_from=stored, keep_report=config.keep_report
+    )
     plan = make_plan(registry, config, machine.device, profiler.name)
     budgets = budgets_of(machine.name, config.thresholds)
     found = budgets.findings(ranges_of(registry), {one.range for one in plan.variants})

@@ -13,6 +13,7 @@ SCHEMA_VERSION = 1
 Mode = Literal["default", "deterministic"]
 Role = Literal["default", "stock_deterministic", "champion", "candidate", "contender"]
 Metric = Literal["busy", "span", "host", "step_wall"]
+Blame = Literal["", "workload", "profiler"]
 Status = Literal["pass", "fail", "inconclusive", "invalid", "error", "skipped"]
 
 MODE_OF_ROLE: dict[Role, Mode] = {
@@ -75,6 +76,8 @@ class Capture:
     complete: bool = False  # the worker's own done file was there and every check passed
     error: str = ""  # "" or what failed, in words that name the next action
     wall_seconds: float = 0.0
+    blame: Blame = ""  # whose failure the error is
+    note: str = ""  # what went wrong on the way and was mended: shown, never silent
 
 
 @dataclass(frozen=True)

@@ -60,6 +60,9 @@ def format_bytes(value: float | None) -> str:
     return _alone(value, _BYTES)
 
 
+LARGEST = 100.0  # more than +10000 % is noise: its digits say nothing
+
+
 def format_percent(fraction: float | None, *, decimals: int = 1, sign: bool = True) -> str:
     """A fraction as a percentage: 0.123 is ``+12.3 %``, 1.234 is ``+123 %``; what rounds to zero has no sign."""
     number = percent_number(fraction, decimals=decimals, sign=sign)
@@ -70,6 +73,8 @@ def percent_number(fraction: float | None, *, decimals: int = 1, sign: bool = Tr
     """:func:`format_percent` without the ``%``, for columns whose header carries it."""
     if fraction is None or math.isnan(fraction):
         return MISSING
+    if fraction >= LARGEST:
+        return f"over {'+' if sign else ''}{LARGEST * 100:.0f}"
     text = f"{fraction * 100:{'+' if sign else ''}.{decimals if abs(fraction) < 1 else 0}f}"
     return _signed(text.lstrip("+-") if float(text) == 0 else text)
 

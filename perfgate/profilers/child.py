@@ -11,12 +11,12 @@ import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 
 from perfgate.errors import PerfgateError, UnusableError
-from perfgate.model import Capture, RunSpec
+from perfgate.model import Blame, Capture, RunSpec
 from perfgate.profilers.child_environment import for_worker
 from perfgate.profilers.spec_file import CAPTURE, DONE, SPEC, WORKER_LOG, dump_capture, dump_spec, load_done
 
@@ -142,13 +142,27 @@ def _marked(mark: str) -> list[int]:
     return found
 
 
-def settle(spec: RunSpec, folder: Path, ended: Ended, *, trace: str = "", error: str = "") -> Capture:
-    """The capture that a child left behind, written to ``capture.json``; complete where there is no ``error``."""
-    capture = Capture(spec, short(folder), trace, not error, error, round(ended.seconds, 3))
+def settle(
+    spec: RunSpec,
+    folder: Path,
+    ended: Ended,
+    *,
+    trace: str = "",
+    workload_error: str = "",
+    profiler_error: str = "",
+    note: str = "",
+) -> Capture:
+    """The capture that a child left behind, written to ``capture.json``; complete where there is no error.
+
+    The workload's own failure comes first: a profiler has nothing to show of a program that died.
+    """
+    error = workload_error or profiler_error
+    blame: Blame = "workload" if workload_error else "profiler" if profiler_error else ""
+    capture = Capture(spec, short(folder), trace, not error, error, round(ended.seconds, 3), blame, note)
     try:
         dump_capture(capture, folder / CAPTURE)
     except OSError as problem:
-        return Capture(spec, short(folder), trace, False, error or unwritable(folder, problem), capture.wall_seconds)
+        return replace(capture, complete=False, error=error or unwritable(folder, problem), blame=blame or "profiler")
     return capture
 
 

@@ -62,19 +62,22 @@ class NsysProfiler:
         with cleaned(folder, keep_report=self.keep_report):
             capture_range = spec.device != "cpu"
             arguments = profile_arguments(self.facts, folder, capture_range=capture_range)
-            for _ in range(STARTS):
+            note = ""
+            for start in range(STARTS):
                 with scratch(self.facts) as (environment, flags):
                     before = [str(self.facts.path), *arguments, *flags]
                     ended = run_worker(spec, folder, timeout_s=timeout_s, before=before, extra=environment)
                 error = nsys_error(folder, ended, capture_range=capture_range)
                 if not error or ended.code == 0:
                     break
-            error = error or worker_error(folder, ended, timeout_s)
-            if not error:
+                if start + 1 < STARTS:
+                    note = f"{spec.id}: nsys was started again: {error}"
+            died = "" if error else worker_error(folder, ended, timeout_s)
+            if not error and not died:
                 error = make_trace(self.facts, folder) or missing_from(folder / TRACE, spec, folder)
             tidy_log(folder)
             trace = TRACE if (folder / TRACE).exists() else ""
-            return settle(spec, folder, ended, trace=trace, error=error)
+            return settle(spec, folder, ended, trace=trace, workload_error=died, profiler_error=error, note=note)
 
 
 @contextmanager

@@ -19,4 +19,4 @@ class PlainProfiler:
         """See :class:`perfgate.profilers.Profiler`; the capture has no trace."""
         spec = replace(spec, profiler=self.name)
         ended = run_worker(spec, folder, timeout_s=timeout_s)
-        return settle(spec, folder, ended, error=worker_error(folder, ended, timeout_s))
+        return settle(spec, folder, ended, workload_error=worker_error(folder, ended, timeout_s))

@@ -39,13 +39,17 @@ class ReplayProfiler:
             stored = load_capture(source / CAPTURE)
             problem = unlike(load_spec(source / SPEC), spec) or stored.error
         except PerfgateError as error:
-            return settle(spec, folder, Ended(0, 0.0), error=f"the stored run has no usable {CAPTURES}/{spec.id}: {error.text}")
+            return settle(
+                spec, folder, Ended(0, 0.0), profiler_error=f"the stored run has no usable {CAPTURES}/{spec.id}: {error.text}"
+            )
         if not problem:
             for path in source.iterdir():
                 if path.is_file() and path.name not in (CAPTURE, SPEC):
                     shutil.copy2(path, folder / path.name)
         spec = replace(spec, device=stored.spec.device, profiler=stored.spec.profiler)
-        return settle(spec, folder, Ended(0, stored.wall_seconds), trace="" if problem else stored.trace, error=problem)
+        return settle(
+            spec, folder, Ended(0, stored.wall_seconds), trace="" if problem else stored.trace, profiler_error=problem
+        )
 
 
 def unlike(stored: RunSpec, asked: RunSpec) -> str:

@@ -28,10 +28,10 @@ class TorchProfiler:
         spec = replace(spec, profiler=self.name)
         ended = run_worker(spec, folder, timeout_s=timeout_s)
         trace = TRACE if (folder / TRACE).exists() else ""
-        error = worker_error(folder, ended, timeout_s)
-        if not error and not trace:
-            error = f"torch.profiler left no {TRACE}; see {short(folder)}/worker.log"
-        return settle(spec, folder, ended, trace=trace, error=error or missing_from(folder / TRACE, spec, folder))
+        died = worker_error(folder, ended, timeout_s)
+        lost = f"torch.profiler left no {TRACE}; see {short(folder)}/worker.log"
+        error = "" if died else missing_from(folder / TRACE, spec, folder) if trace else lost
+        return settle(spec, folder, ended, trace=trace, workload_error=died, profiler_error=error)
 
 
 @contextmanager

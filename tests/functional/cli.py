@@ -7,6 +7,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = ROOT / "tests" / "data"
+UNLESS_NOISY = (0, 4)  # one block on a crowded CPU may stay undecided; anything else is a bug. `make run` must exit 0
 
 
 def perfgate(*arguments, cwd=ROOT, timeout=280, **environment):

@@ -10,7 +10,7 @@ import time
 import pytest
 
 from perfgate.render.json import loads
-from tests.functional.cli import DATA, ROOT, perfgate
+from tests.functional.cli import DATA, ROOT, UNLESS_NOISY, perfgate
 
 CRASH = DATA / "controls" / "crash.py"
 QUICK = ("--device", "cpu", "--blocks", "1", "--no-confirm", "--iterations", "5")
@@ -30,7 +30,7 @@ def test_a_cpu_workload_under_a_real_nsys_gives_host_times_and_bits(tmp_path):
     result = loads((tmp_path / "run" / "result.json").read_text())
     judged = next(one for one in result.comparisons if one.judged)
 
-    assert 0 == done.returncode, done.stdout + done.stderr
+    assert done.returncode in UNLESS_NOISY, done.stdout + done.stderr
     assert "CPU figures: no GPU verdict" in done.stdout
     assert "stock_deterministic" == judged.role  # the Triton champion is unsupported on a CPU
     assert "nsys" == result.run.profiler
@@ -108,9 +108,7 @@ def test_ctrl_c_leaves_a_readable_run_that_can_not_pass(tmp_path):
 
 
 def test_one_mode_alone_measures_and_judges_nothing(tmp_path):
-    done = perfgate(
-        "run", "--mode", "default", *QUICK, "--workloads", CRASH, "--op", "crash/sound", "--out", tmp_path / "run"
-    )
+    done = perfgate("run", "--mode", "default", *QUICK, "--workloads", CRASH, "--op", "crash/sound", "--out", tmp_path / "run")
 
     assert 5 == done.returncode, done.stdout
     assert "NOTHING_MEASURED" in done.stdout or "nothing" in done.stdout.lower()

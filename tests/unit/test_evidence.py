@@ -23,7 +23,7 @@ def run(tmp_path):
     return RunDirectory(tmp_path)
 
 
-def capture(run, told, *, purpose="bits", variants=(DEFAULT, CHAMPION), error="", done=True):
+def capture(run, told, *, purpose="bits", variants=(DEFAULT, CHAMPION), error="", done=True, blame="workload"):
     folder = run.path / "captures" / "one"
     if done:
         (folder / "done.json").write_text(json.dumps({"complete": True, "variants": told}))
@@ -32,7 +32,7 @@ def capture(run, told, *, purpose="bits", variants=(DEFAULT, CHAMPION), error=""
             "".join(json.dumps({"variant": name, **said}) + "\n" for name, said in told.items())
         )
     spec = RunSpec("one", purpose, "default", tuple(variants), "cpu")
-    return Capture(spec, "captures/one", complete=not error, error=error)
+    return Capture(spec, "captures/one", complete=not error, error=error, blame=blame if error else "")
 
 
 def codes(evidence):
@@ -82,7 +82,7 @@ def test_a_child_that_died_before_its_first_variant_fails_them_all(run):
 def test_a_profiler_that_failed_after_the_worker_was_done(run):
     collection = Collection(run, (DEFAULT, CHAMPION))
 
-    collection.add(capture(run, {DEFAULT.name: bits()}, purpose="time", error="exit 0 but no report"))
+    collection.add(capture(run, {DEFAULT.name: bits()}, purpose="time", error="exit 0 but no report", blame="profiler"))
 
     assert [["PROFILER_FAILED"]] * 2 == [codes(one) for one in collection.of.values()]
 
