@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from perfgate.measure import attribution as attributing
 from perfgate.measure import joins, rules, sweep
-from perfgate.measure.codes import groups, ranks
+from perfgate.measure.codes import groups, order_codes
 from perfgate.measure.rules import Attribution
 from perfgate.traces import schema
 from perfgate.traces.names import compile_pattern, display_name
@@ -103,7 +103,7 @@ def _ordered(ranges: pd.DataFrame) -> pd.DataFrame:
     tied = (np.diff(process[order]) == 0) & (np.diff(start[order]) == 0)
     if tied.any():
         keys = ("closed", "kind", "end_thread", "name", "domain", "thread")
-        order = np.lexsort((*(ranks(ranges[key]) for key in keys), -ranges["end"].to_numpy(), start, process))
+        order = np.lexsort((*(order_codes(ranges[key]) for key in keys), -ranges["end"].to_numpy(), start, process))
     if (np.diff(order) == 1).all():
         return ranges.reset_index(drop=True)
     columns = {name: _taken(ranges[name], order) for name in ranges.columns}

@@ -29,7 +29,7 @@ def by_code(codes: Ints, count: int) -> tuple[Ints, Ints]:
     return order, np.append(0, np.cumsum(np.bincount(codes, minlength=count)))
 
 
-def ranks(column: pd.Series) -> Ints:
+def order_codes(column: pd.Series) -> Ints:
     """A number per row that orders rows as their values do."""
     if isinstance(column.dtype, pd.CategoricalDtype):
         names = column.cat.categories.to_numpy()

@@ -83,6 +83,10 @@ def _frame(rows, columns):
     return schema.check(pd.DataFrame(rows), columns, "drawn") if rows else schema.empty(columns)
 
 
+def measured(trace, **options):
+    return measure(trace, **options)
+
+
 def figures(trace, attribution):
     """The definition, range by range and operation by operation."""
     launches = list(trace.launches.itertuples())
@@ -195,7 +199,7 @@ def test_the_order_of_rows_means_nothing(trace, random):
         return frame.sample(frac=1.0, random_state=random.randrange(2**32)).reset_index(drop=True)
 
     other = replace(trace, ops=shuffled(trace.ops), launches=shuffled(trace.launches), ranges=shuffled(trace.ranges))
-    one, two = measure(trace, detail=True), measure(other, detail=True)
+    one, two = measured(trace, detail=True), measured(other, detail=True)
     pd.testing.assert_frame_equal(one.instances, two.instances)
     keys = ["instance", "start", "end", "device", "stream", "correlation"]
     pd.testing.assert_frame_equal(
@@ -219,7 +223,7 @@ def test_processes_can_be_measured_apart(trace, attribution):
 @settings(max_examples=40, deadline=None)
 @given(trace())
 def test_exclusive_times_explain_busy_exactly(trace):
-    measurement = measure(trace, detail=True)
+    measurement = measured(trace, detail=True)
     ops = measurement.ops
     per_device = ops.groupby(["instance", "device"])["exclusive_ns"].sum()
     busy = per_device.groupby("instance").max()

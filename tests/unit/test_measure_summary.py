@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -9,19 +11,27 @@ import pytest
 from perfgate import traces
 from perfgate.measure import Leftover, Measurement, measure
 from perfgate.measure import summary as summing
-from perfgate.measure.ranks import across_ranks
-from perfgate.measure.summary import rename, summarize
+from perfgate.measure.ranks import across_ranks as across_ranks_
+from perfgate.measure.summary import rename
 from perfgate.traces import schema
 from perfgate.traces.names import grouping
 from perfgate.traces.summary import KernelSum, Stat
 from tests.unit.traces.exports import DATA, Export
 
 
+def summarize(measurement):
+    return summing.summarize(measurement)
+
+
+def across_ranks(measurements):
+    return across_ranks_(measurements)
+
+
 def instances(rows, **columns):
     """A measurement of (name, busy) rows in order of start."""
     count = len(rows)
     names, busy = (list(side) for side in zip(*rows, strict=True))
-    frame = {name: [0] * count for name in schema.INSTANCES}
+    frame: dict[str, Any] = {name: [0] * count for name in schema.INSTANCES}
     frame |= {"instance": range(count), "start": range(count), "name": names, "busy_ns": busy, "domain": [""] * count}
     frame |= {"rule": ["process"] * count, "span_ns": busy, "sum_ns": busy, "ops": [1] * count, "host_ns": busy, **columns}
     return Measurement(schema.check(pd.DataFrame(frame), schema.INSTANCES, "test"), None, (), (), ())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from perfgate.errors import UnusableError, UsageError
@@ -35,7 +37,7 @@ def only(tables):
 def test_gold_tables_join():
     name = "own-h200-2024.2.3-graph-autograd"
     tables = nsys_csv.read(sorted(DATA.glob(f"gold-{name}.*.csv")))
-    row = next(row for row in tables.ranges if row.name == "mm_fwd_bwd")
+    row: Any = next(row for row in tables.ranges if row.name == "mm_fwd_bwd")
 
     assert tables.reports == ("nvtx_gpu_proj_sum", "nvtx_kern_sum", "nvtx_sum")
     assert (row.instances, row.span_ns) == (5, Stat(18459635, 281888, 278208, 17326515))
@@ -43,7 +45,7 @@ def test_gold_tables_join():
     assert row.busy_ns is None
     assert row.idle_ns is None
     assert sum(kernel.sum_ns for kernel in row.kernels) == row.sum_ns.total
-    assert tables.outside_ns > 0
+    assert tables.outside_ns
 
 
 @pytest.mark.parametrize("path", sorted(DATA.glob("gold-*.csv")), ids=lambda path: path.name)
