@@ -50,7 +50,7 @@ NARROW_ROUTER = {"tokens": 8192, "experts": 64, "topk": 8}
 ADD = {"rows": 65536, "width": 1024, "segments": 4096}
 EMBEDDING = {"vocab": 128256, "width": 4096, "count": 16384}
 FOLD = {"BLOCK": (128, 256, 512, 1024), "num_warps": (1, 2, 4, 8)}
-CLEAR = {"ROWS": (1, 2, 4, 8, 16), "BLOCK": (512, 1024, 2048), "num_warps": (4, 8)}
+CLEAR = {"ROWS": (1, 2, 4, 8, 16), "BLOCK": (512, 1024, 2048, 4096), "num_warps": (4, 8)}
 ROWS = {"ROWS": (1, 2, 4, 8, 16), "num_warps": (1, 2, 4)}
 
 SWEEPS = [
@@ -80,6 +80,12 @@ SWEEPS = [
     ),
     Sweep("segment.fold", "_fold", 2048, "segment/index_add", "fwd", "triton.sorted_fold", ADD, FOLD),
     Sweep("segment.fold", "_fold", None, "embedding/backward", "bwd", "triton.sorted_fold", EMBEDDING, FOLD),
+    Sweep(
+        "sort.rank", "_rank", None, "segment/index_add", "fwd", "triton.sorted_fold", ADD,
+        {"PART": (16, 32, 64), "num_warps": (4, 8, 16)},
+    ),
+    Sweep("sort.place", "_place", None, "segment/index_add", "fwd", "triton.sorted_fold", ADD, {"num_warps": (1, 2, 4, 8)}),
+    Sweep("segment.clear", "_clear_absent", 2048, "segment/index_add", "fwd", "triton.sorted_fold", ADD, CLEAR),
     Sweep("segment.clear", "_clear_absent", None, "embedding/backward", "bwd", "triton.sorted_fold", EMBEDDING, CLEAR),
     Sweep("segment.atomic", "_add_atomically", None, "segment/index_add", "fwd", "triton.atomic", ADD, COLUMNS),
     Sweep(
@@ -115,10 +121,10 @@ def force(kernel: str, options: dict[str, int]) -> None:
     vars(CONFIGS)["config"] = config
 
 
-def compile_part(part: int, parts: int) -> None:
+def compile_part(sweeps: list[Sweep], part: int, parts: int) -> None:
     """Compiles the candidates whose number is ``part`` modulo ``parts`` by calling each once."""
     number = 0
-    for sweep in SWEEPS:
+    for sweep in sweeps:
         call = None
         for options in candidates(sweep):
             number += 1
@@ -129,10 +135,10 @@ def compile_part(part: int, parts: int) -> None:
     torch.cuda.synchronize()
 
 
-def sweep_all() -> dict[str, list[tuple[int | None, dict[str, int]]]]:
+def sweep_all(sweeps: list[Sweep]) -> dict[str, list[tuple[int | None, dict[str, int]]]]:
     """The fastest candidate of each row, all of them printed."""
     chosen: dict[str, list[tuple[int | None, dict[str, int]]]] = {}
-    for sweep in SWEEPS:
+    for sweep in sweeps:
         timed = []
         force(sweep.kernel, next(candidates(sweep)))
         call = ready(sweep)
@@ -162,14 +168,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--compile", metavar="PART/PARTS", help="only compile this part of the candidates")
     parser.add_argument("--table", type=Path, default=CONFIGS.TABLE, help="where to write the table")
+    parser.add_argument("--kernel", action="append", help="only this kernel's rows (may be repeated); others stay as they are")
     options = parser.parse_args()
+    sweeps = [sweep for sweep in SWEEPS if not options.kernel or sweep.kernel in options.kernel]
     if options.compile:
         part, parts = options.compile.split("/")
-        compile_part(int(part), int(parts))
+        compile_part(sweeps, int(part), int(parts))
         return
     table = json.loads(CONFIGS.TABLE.read_text())
     major, minor = torch.cuda.get_device_capability()
-    table[f"sm{major}{minor}"] = sweep_all()
+    table.setdefault(f"sm{major}{minor}", {}).update(sweep_all(sweeps))
     options.table.write_text(render(table))
 
 

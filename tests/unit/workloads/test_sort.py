@@ -68,7 +68,9 @@ def test_the_passes_cover_every_bit_of_every_key(entries, bins):
     for shift, values in shape().passes(entries, bins):
         assert shift == covered
         covered += (values - 1).bit_length()
-        assert (bins >> shift) % values == (bins >> shift) & (2 ** (values - 1).bit_length() - 1)
+        assert (
+            values & (values - 1) == 0 or shift + (values - 1).bit_length() >= bins.bit_length()
+        )  # only the last is cut short
     assert covered >= bins.bit_length()
 
 

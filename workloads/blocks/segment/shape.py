@@ -6,8 +6,8 @@ The cuts are part of the bits: they stand here, not in the table of launch confi
 from __future__ import annotations
 
 CHUNK = 64  # sorted rows that one program folds
-GROUP = 32  # parts that one program folds above the first level
-LAST = 64  # parts that one program folds where that ends the fold
+GROUP = 8  # parts that one program folds above the first level
+LAST = 16  # parts that one program folds where that ends the fold
 
 
 def levels(entries: int) -> list[tuple[int, int]]:

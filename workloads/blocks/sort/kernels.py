@@ -9,6 +9,7 @@ import triton
 import triton.language as tl
 
 from .. import checks
+from ..configs import config_for
 from .shape import TILE, passes
 
 
@@ -24,18 +25,18 @@ def _read_key(ids, entry, entries, bins, first, padding, RAW: tl.constexpr):
 
 @triton.jit
 def _rank(
-    ids, ranks, counts, entries, bins, first, padding, shift, digits, tiles,
+    ids, ranks, counts, entries, bins, first, padding, shift, mask, tiles,
     TILE: tl.constexpr, PART: tl.constexpr, RAW: tl.constexpr,
 ):  # fmt: skip
     """Of each entry: how many entries of its tile with the same digit come before it; of each tile and digit: how many."""
     tile = tl.program_id(0)
     here = tl.arange(0, TILE)
     entry = tile * TILE + here
-    digit = (_read_key(ids, entry, entries, bins, first, padding, RAW) >> shift) % digits
+    digit = (_read_key(ids, entry, entries, bins, first, padding, RAW) >> shift) & mask
     earlier = tl.zeros((TILE, PART), dtype=tl.int32)
-    for start in range(0, TILE, PART):
+    for start in tl.static_range(0, TILE, PART):  # unrolled: all loads are under way before the first comparison
         there = start + tl.arange(0, PART)
-        against = (_read_key(ids, tile * TILE + there, entries, bins, first, padding, RAW) >> shift) % digits
+        against = (_read_key(ids, tile * TILE + there, entries, bins, first, padding, RAW) >> shift) & mask
         before = (digit[:, None] == against[None, :]) & (there[None, :] < here[:, None])
         earlier += before.to(tl.int32)
     tl.store(ranks + entry, tl.sum(earlier, axis=1), mask=entry < entries)
@@ -45,16 +46,16 @@ def _rank(
 
 @triton.jit
 def _place(
-    ids, rows, ranks, counts, scan, sorted_keys, sorted_rows, places, present,
-    entries, bins, first, padding, shift, digits, tiles,
+    ids, rows, ranks, scan, sorted_keys, sorted_rows, places, present,
+    entries, bins, first, padding, shift, mask, tiles,
     TILE: tl.constexpr, RAW: tl.constexpr, LAST: tl.constexpr, PLACES: tl.constexpr,
 ):  # fmt: skip
     """Writes each entry where its digit's share of its tile begins, plus its rank."""
     entry = tl.program_id(0) * TILE + tl.arange(0, TILE)
     inside = entry < entries
     key = _read_key(ids, entry, entries, bins, first, padding, RAW)
-    counter = ((key >> shift) % digits).to(tl.int64) * tiles + tl.program_id(0)
-    before = tl.load(scan + counter, mask=inside, other=0) - tl.load(counts + counter, mask=inside, other=0)
+    counter = ((key >> shift) & mask).to(tl.int64) * tiles + tl.program_id(0)
+    before = tl.load(scan + counter - 1, mask=inside & (counter > 0), other=0)
     position = before + tl.load(ranks + entry, mask=inside, other=0)
     row = entry
     if not RAW:
@@ -113,15 +114,17 @@ def stable_sort(ids: torch.Tensor, bins: int, first: int = 0, padding: int = -1,
     for number, (shift, digits) in enumerate(all_passes):
         counts = torch.zeros((digits * tiles,), dtype=torch.int32, device=ids.device)
         ranks, next_keys, next_rows = (torch.empty((entries,), dtype=torch.int32, device=ids.device) for _ in range(3))
-        arguments = (entries, bins, first, padding, shift, digits, tiles)
+        mask = (1 << (digits - 1).bit_length()) - 1
+        arguments = (entries, bins, first, padding, shift, mask, tiles)
         if entries:
-            _rank[(tiles,)](keys, ranks, counts, *arguments, TILE=TILE, PART=16, RAW=number == 0, num_warps=8)
+            options = config_for("sort.rank", entries, ids)
+            _rank[(tiles,)](keys, ranks, counts, *arguments, TILE=TILE, RAW=number == 0, **options)
         scan = torch.cumsum(counts, 0, dtype=torch.int32)
         if entries:
-            last = number == len(all_passes) - 1
+            last, options = number == len(all_passes) - 1, config_for("sort.place", entries, ids)
             _place[(tiles,)](
-                keys, rows, ranks, counts, scan, next_keys, next_rows, places, present, *arguments,
-                TILE=TILE, RAW=number == 0, LAST=last, PLACES=last and with_places, num_warps=4,
+                keys, rows, ranks, scan, next_keys, next_rows, places, present, *arguments,
+                TILE=TILE, RAW=number == 0, LAST=last, PLACES=last and with_places, **options,
             )  # fmt: skip
         keys, rows = next_keys, next_rows
     return Sorted(keys, rows, present, bins, places if with_places else None)

@@ -45,7 +45,7 @@ def _gather_backward(
     kept = row >= 0
     weight = tl.load(probs + row, mask=kept, other=0.0).to(tl.float32)
     dots = tl.zeros((K_PADDED, BLOCK), dtype=tl.float32)
-    for start in range(0, hidden, BLOCK):
+    for start in tl.range(0, hidden, BLOCK, num_stages=3):
         columns = start + tl.arange(0, BLOCK)
         inside = columns < hidden
         both = kept[:, None] & inside[None, :]
