@@ -43,15 +43,20 @@ def extents(x: Ints, y: Ints, z: Ints, missing: int) -> pd.Categorical:
     return named(keys, lambda key: "" if key == missing else f"{key >> 32}x{key >> 16 & 0xFFFF}x{key & 0xFFFF}")
 
 
-def concat(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
-    """The frames one below the other, categorical columns kept categorical."""
-    if len(frames) == 1:
-        return frames[0]
-    columns: dict[str, object] = {}
-    for name in frames[0].columns:
-        parts = [frame[name] for frame in frames]
-        if any(isinstance(part.dtype, pd.CategoricalDtype) for part in parts):
-            columns[name] = pd.api.types.union_categoricals([part.astype("category") for part in parts])
-        else:
-            columns[name] = np.concatenate([part.to_numpy() for part in parts])
-    return pd.DataFrame(columns, copy=False)
+def concat(parts: Sequence[dict[str, pd.Categorical | Ints]]) -> dict[str, pd.Categorical | Ints]:
+    """The columns of all parts, one part below the other."""
+    if len(parts) == 1:
+        return parts[0]
+    return {name: _joined([part[name] for part in parts]) for name in parts[0]}
+
+
+def _joined(pieces: Sequence[pd.Categorical | Ints]) -> pd.Categorical | Ints:
+    codes: list[Ints] = []
+    texts: list[str] = []
+    for piece in pieces:
+        if isinstance(piece, pd.Categorical):
+            codes.append(piece.codes.astype(np.int64) + len(texts))
+            texts += piece.categories.to_list()
+    if codes:
+        return coded(np.concatenate(codes), texts)
+    return steady(np.concatenate([np.asarray(piece) for piece in pieces]))

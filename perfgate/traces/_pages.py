@@ -172,6 +172,8 @@ class _Cells:
             raise Irregular("a cell pointer")
         payload, position = self._varint(page + pointer)
         row_id, position = self._varint(position)
+        if (payload < 0).any():
+            raise Irregular("a record's length")
         spilling = payload > file.usable - 35
         self.spilled = row_id[spilling]
         if spilling.any():

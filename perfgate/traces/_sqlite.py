@@ -60,7 +60,7 @@ class Database:
         present = [name for name in (*integers, *texts) if name in self.tables[table]]
         try:
             found = self._by_pages(table, present, texts)
-        except (_pages.Irregular, OSError):
+        except (_pages.Irregular, OSError, IndexError, OverflowError, ValueError):  # a damaged page can point anywhere
             found = self._by_rows(table, present, texts)
         count = len(found[present[0]].values)
         for name in (*integers, *texts):

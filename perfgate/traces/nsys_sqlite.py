@@ -17,6 +17,8 @@ from perfgate.traces import _coded, schema
 from perfgate.traces._pages import MISSING, Ints
 from perfgate.traces._sqlite import EXPORT_AGAIN, Database
 
+Columns = dict[str, pd.Categorical | Ints]
+
 LAUNCHES = "CUPTI_ACTIVITY_KIND_RUNTIME"
 KERNELS = "CUPTI_ACTIVITY_KIND_KERNEL"
 MEMCPYS = "CUPTI_ACTIVITY_KIND_MEMCPY"
@@ -69,16 +71,17 @@ class _Reader:
         tool_version, schema_version = self._versions()
         diagnostics, stops = self._diagnostics()
         launches = self._launches()
-        ops = [frame for frame in (self._kernels(), self._copies(), self._fills(), self._graph_launches()) if len(frame)]
+        parts = [part for part in (self._kernels(), self._copies(), self._fills(), self._graph_launches()) if part]
+        ops = self._frame(_coded.concat(parts) if parts else None, schema.OPS)
         trace = schema.Trace(
             source=str(database.path),
             format="nsys-sqlite",
             tool_version=tool_version,
             schema_version=schema_version,
-            ops=_coded.concat(ops) if ops else schema.empty(schema.OPS),
+            ops=ops,
             launches=launches,
             ranges=self._ranges(stops),
-            has_gpu=bool(ops),
+            has_gpu=bool(parts),
             graph_mode=self._graph_mode(ops, launches),
             diagnostics=tuple(diagnostics),
             notes=tuple(self.notes),
@@ -107,11 +110,14 @@ class _Reader:
                 return found.get("EXPORT_PRODUCT_VERSION", ""), found.get("EXPORT_SCHEMA_VERSION", "")
         return "", ""
 
-    def _graph_mode(self, ops: list[pd.DataFrame], launches: pd.DataFrame) -> str:
+    def _frame(self, columns: Columns | None, wanted: dict[str, str]) -> pd.DataFrame:
+        return schema.check(pd.DataFrame(columns, copy=False), wanted, "nsys") if columns else schema.empty(wanted)
+
+    def _graph_mode(self, ops: pd.DataFrame, launches: pd.DataFrame) -> str:
         """How graphs were traced, "" where none was launched or nothing tells."""
-        if any((frame["kind"] == "GRAPH").any() for frame in ops):
+        if len(ops) and "GRAPH" in ops["kind"].cat.categories:
             return "graph"
-        if any((frame["graph_node"] >= 0).any() for frame in ops):
+        if (ops["graph_node"].to_numpy() >= 0).any():
             return "node"
         launched = any("GraphLaunch" in name for name in launches["name"].cat.categories) if len(launches) else False
         if launched and {"name", "value"} <= self.database.tables.get("META_DATA_CAPTURE", set()):
@@ -137,7 +143,7 @@ class _Reader:
         self.database.need(LAUNCHES, ("start", "end", "globalTid", "correlationId"))
         found = self._integers(LAUNCHES, ("start", "end", "globalTid", "correlationId", "nameId"))
         found = self._plausible(found, LAUNCHES, ("globalTid",))
-        frame = {
+        frame: Columns = {
             "name": self._named(found.pop("nameId"), "[API call]"),
             "process": _coded.steady(found["globalTid"] & ~_THREAD_BITS),
             "thread": _coded.steady(found["globalTid"]),
@@ -145,35 +151,35 @@ class _Reader:
             "start": found["start"],
             "end": found["end"],
         }
-        return schema.check(pd.DataFrame(frame, copy=False), schema.LAUNCHES, LAUNCHES)
+        return self._frame(frame, schema.LAUNCHES)
 
-    def _kernels(self) -> pd.DataFrame:
+    def _kernels(self) -> Columns | None:
         known = [name for name in ("demangledName", "shortName") if name in self.database.tables.get(KERNELS, ())][:1]
         found = self._device_rows(KERNELS, (*known, *(GEOMETRY if self.geometry else ())))
         if found is None:
-            return schema.empty(schema.OPS)
+            return None
         keys = found.pop(known[0]) if known else np.full(len(found["start"]), MISSING)
         return self._ops("KERNEL", self._named(keys, "[kernel]"), found, **(_geometry(found) if self.geometry else {}))
 
-    def _copies(self) -> pd.DataFrame:
+    def _copies(self) -> Columns | None:
         found = self._device_rows(MEMCPYS, ("copyKind",))
         if found is None:
-            return schema.empty(schema.OPS)
+            return None
         names = _coded.named(
             found["copyKind"], lambda kind: f"[memcpy {_COPY_KINDS[kind]}]" if kind in _COPY_KINDS else "[memcpy]"
         )
         return self._ops("MEMCPY", names, found)
 
-    def _fills(self) -> pd.DataFrame:
+    def _fills(self) -> Columns | None:
         found = self._device_rows(MEMSETS, ())
         if found is None:
-            return schema.empty(schema.OPS)
+            return None
         return self._ops("MEMSET", _coded.constant("[memset]", len(found["start"])), found)
 
-    def _graph_launches(self) -> pd.DataFrame:
+    def _graph_launches(self) -> Columns | None:
         found = self._device_rows(GRAPHS, ("graphId",))
         if found is None:
-            return schema.empty(schema.OPS)
+            return None
         names = _coded.named(found["graphId"], lambda graph: "[graph]" if graph == MISSING else f"[graph {graph}]")
         return self._ops("GRAPH", names, found)
 
@@ -222,14 +228,16 @@ class _Reader:
         self.notes.append(f"{bad} of {len(good)} rows of {table} have no usable times or process: left out")
         return {name: values[good] for name, values in found.items()}
 
-    def _ops(self, kind: str, names: pd.Categorical, found: dict[str, Ints], **extra: object) -> pd.DataFrame:
+    def _ops(self, kind: str, names: pd.Categorical, found: dict[str, Ints], **extra: pd.Categorical | Ints) -> Columns | None:
         count = len(found["start"])
+        if not count:
+            return None
         unknown = np.broadcast_to(np.int64(-1), count)
 
         def column(name: str) -> Ints:
             return _coded.steady(_or(found.pop(name), -1)) if name in found else unknown
 
-        frame = {
+        frame: Columns = {
             "kind": _coded.constant(kind, count),
             "name": names,
             "device": column("deviceId"),
@@ -246,7 +254,7 @@ class _Reader:
             "graph_node": column("graphNodeId"),
             **extra,
         }
-        return schema.check(pd.DataFrame(frame, copy=False), schema.OPS, kind)
+        return frame
 
     def _ranges(self, stops: Ints) -> pd.DataFrame:
         database = self.database
@@ -274,7 +282,7 @@ class _Reader:
         process = _coded.steady(found["globalTid"] & ~_THREAD_BITS)
         thread, other = _coded.steady(found.pop("globalTid")), found.pop("endGlobalTid")
         other = np.where(other == MISSING, thread, other)
-        frame = {
+        frame: Columns = {
             "domain": self._domains(process, _or(found.pop("domainId"), 0), domains),
             "name": self._range_names(found.pop("text"), found.pop("textId"), texts),
             "kind": _coded.coded(found.pop("start_end"), ["PushPop", "StartEnd"]),
@@ -285,7 +293,7 @@ class _Reader:
             "end": found["end"],
             "closed": found["closed"] == 1,
         }
-        return schema.check(pd.DataFrame(frame, copy=False), schema.RANGES, NVTX)
+        return self._frame(frame, schema.RANGES)
 
     def _range_names(self, text: Ints, text_id: Ints, texts: list[str]) -> pd.Categorical:
         """The name is the row's own text, else the registered string."""
@@ -331,7 +339,7 @@ def _or(values: Ints, fallback: int) -> Ints:
     return np.where(values == MISSING, fallback, values)
 
 
-def _geometry(found: dict[str, Ints]) -> dict[str, object]:
+def _geometry(found: dict[str, Ints]) -> Columns:
     fixed, dynamic = found["staticSharedMemory"], found["dynamicSharedMemory"]
     known = (fixed >= 0) & (dynamic >= 0)
     return {

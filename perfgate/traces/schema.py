@@ -84,17 +84,18 @@ def check(frame: pd.DataFrame, columns: dict[str, str], what: str) -> pd.DataFra
 
     Raises ``ValueError`` naming the missing columns: a reader's bug, never a user's error.
     """
-    missing = [name for name in columns if name not in frame.columns]
+    kinds = dict(zip(frame.columns, frame.dtypes, strict=True))
+    missing = [name for name in columns if name not in kinds]
     if missing:
         raise ValueError(f"{what}: missing columns {', '.join(missing)}")
-    wanted = {name: _dtype(kind) for name, kind in columns.items()}
-    frame = frame[list(columns)]
-    other = {name: kind for name, kind in wanted.items() if frame[name].dtype != kind and not _is_coded(frame[name], kind)}
+    if list(kinds) != list(columns):
+        frame = frame[list(columns)]
+    other = {name: _dtype(kind) for name, kind in columns.items() if not _held(kinds[name], _dtype(kind))}
     return frame.astype(other) if other else frame
 
 
-def _is_coded(column: pd.Series, kind: str) -> bool:
-    return kind == "object" and isinstance(column.dtype, pd.CategoricalDtype)
+def _held(dtype: object, wanted: str) -> bool:
+    return dtype == wanted or (wanted == "object" and isinstance(dtype, pd.CategoricalDtype))
 
 
 def _dtype(kind: str) -> str:
