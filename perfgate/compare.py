@@ -83,16 +83,13 @@ def arm(
     ``confirmations`` are unprofiled children's samples (only ``step_wall_ns``): they give the arm its ``step_wall_ns``.
     """
     samples = tuple(one for _, one in parts)
-    pooled = sorted(
-        (int(busy), number, int(instance))
-        for number, (measurement, _) in enumerate(parts)
-        for busy, instance in _rows(measurement, name, domain)[["busy_ns", "instance"]].to_numpy()
-    )
+    pooled = sorted((busy, number, place) for number, one in enumerate(samples) for place, busy in enumerate(one.busy_ns))
     kernels: tuple[KernelTime, ...] = ()
     timeline: tuple[tuple[str, int, int], ...] = ()
-    if pooled and pooled[0][0] >= 0:
-        _, number, instance = pooled[(len(pooled) - 1) // 2]
-        kernels, timeline = _inside(parts[number][0].ops, instance)
+    if pooled:
+        _, number, place = pooled[(len(pooled) - 1) // 2]
+        measurement = parts[number][0]
+        kernels, timeline = _inside(measurement.ops, int(_rows(measurement, name, domain)["instance"].iloc[place]))
     return ArmFigures(
         implementation=implementation,
         busy_ns=_low_median(value for one in samples for value in one.busy_ns),

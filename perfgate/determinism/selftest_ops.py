@@ -24,6 +24,10 @@ for _op in (same, racy, empty):
     _op.suites(**{SUITE: ("control",)})
 slower.cases(**{f"plus{extra}": {"extra": extra} for extra in range(1, MOST_EXTRA + 1)})
 slower.suites(**{SUITE: ("plus5",)})
+same.suites(
+    pr=("control",)
+)  # with tests/gpu/noise_pool.py: what is equal, and what is 5 % slower, among a pull request's cases
+slower.suites(pr=("plus5",))
 
 
 def _buffers(case: Case, device: str, generator: Any) -> dict[str, Any]:

@@ -18,7 +18,7 @@ def test_broken_file_exits_with_2_and_names_the_line(tmp_path):
     file.write_text('version = 1\nmatch = ["X"]\n[[budget]]\nrange = "moe/nothing"\noverhaed = "1%"\n')
     done = perfgate("budget", "check", file)
 
-    assert done.returncode == 2
+    assert 2 == done.returncode
     assert "x.toml:5: unknown key budget.1.overhaed, did you mean overhead?" in done.stdout
     assert "x.toml:3: missing key budget.1.reason" in done.stdout
 
@@ -29,14 +29,14 @@ def test_pattern_that_matches_nothing_exits_with_2(tmp_path):
     file.write_text(f'version = 1\nmatch = ["X"]\n[defaults]\noverhead = "15%"\n{entry}')
     done = perfgate("budget", "check", file)
 
-    assert done.returncode == 2
+    assert 2 == done.returncode
     assert "x.toml:5: budget 'moe/combined:*' matches no registered range" in done.stdout
 
 
 def test_suggest_of_something_else_is_a_usage_error(tmp_path):
     done = perfgate("budget", "suggest", tmp_path)
 
-    assert done.returncode == 2
+    assert 2 == done.returncode
     assert "result.json can't be read" in done.stderr
     assert "next: give a run directory" in done.stderr
 
@@ -45,5 +45,5 @@ def test_suggest_of_something_else_is_a_usage_error(tmp_path):
 def test_without_arguments_it_explains_itself(verb):
     done = perfgate(*verb)
 
-    assert done.returncode == 2
+    assert 2 == done.returncode
     assert "Usage" in done.stdout + done.stderr

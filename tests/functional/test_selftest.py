@@ -9,8 +9,8 @@ def test_simulation_as_json():
     done = perfgate("selftest", "--simulate", "--runs", "50", "--format", "json")
     told = json.loads(done.stdout)
 
-    assert done.returncode == 0
-    assert told["looks"] == [3, 6, 12, 24]
+    assert 0 == done.returncode
+    assert [3, 6, 12, 24] == told["looks"]
     for row in told["perfgate"]:
         assert row["false_fail_low"] <= 0.05
         assert row["false_pass_low"] <= 0.05
@@ -23,7 +23,7 @@ def test_simulation_as_table_and_markdown():
     table = perfgate("selftest", "--simulate", "--runs", "50")
     markdown = perfgate("selftest", "--simulate", "--runs", "50", "--format", "markdown")
 
-    assert (table.returncode, markdown.returncode) == (0, 0)
+    assert (0, 0) == (table.returncode, markdown.returncode)
     assert "found at +2 %" in table.stdout
     assert "| perfgate | H200, 0.4 % between processes |" in markdown.stdout
 
@@ -41,7 +41,7 @@ def test_simulation_as_table_and_markdown():
 def test_bad_requests(arguments, says):
     done = perfgate("selftest", *arguments)
 
-    assert done.returncode == 2
+    assert 2 == done.returncode
     assert says in done.stderr
 
 

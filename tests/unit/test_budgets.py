@@ -50,17 +50,17 @@ def test_whole_file(tmp_path):
     found = budgets.read(write(tmp_path, "h200.toml", WHOLE), TODAY)
     own, general = known(found.find("moe/combine:dsv3:fwd")), known(found.find("moe/combine:large:fwd"))
 
-    assert (own.metric, own.overhead, own.goal, own.abs_floor_ns) == ("span", 0.025, 0.0, 500_000)
-    assert (own.memory_ratio, own.memory_bytes, own.expires, own.line) == (0.1, None, "2027-01-01", 20)
-    assert (general.metric, general.overhead, general.goal, general.abs_floor_ns) == ("busy", -0.5, 0.05, 2000)
-    assert (general.memory_ratio, general.memory_bytes, general.line) == (None, 512 * 2**20, 9)
+    assert ("span", 0.025, 0.0, 500_000) == (own.metric, own.overhead, own.goal, own.abs_floor_ns)
+    assert (0.1, None, "2027-01-01", 20) == (own.memory_ratio, own.memory_bytes, own.expires, own.line)
+    assert ("busy", -0.5, 0.05, 2000) == (general.metric, general.overhead, general.goal, general.abs_floor_ns)
+    assert (None, 512 * 2**20, 9) == (general.memory_ratio, general.memory_bytes, general.line)
     assert general.reason.startswith("[[budget]] in a text")
 
 
 def test_defaults_cover_a_range_without_its_own_budget(tmp_path):
     found = known(budgets.read(write(tmp_path, "h200.toml", WHOLE), TODAY).find("segment/index_add:typical:fwd"))
 
-    assert (found.range, found.overhead, found.line, found.expires) == ("*", 0.15, 4, "")
+    assert ("*", 0.15, 4, "") == (found.range, found.overhead, found.line, found.expires)
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_all_errors_of_a_file_are_told_together(tmp_path):
     with pytest.raises(UsageError) as caught:
         budgets.read(write(tmp_path, "broken.toml", text), TODAY)
 
-    assert len(caught.value.text.splitlines()) == 2
+    assert 2 == len(caught.value.text.splitlines())
 
 
 @pytest.mark.parametrize("content", [None, b"\xff\xfe"])
@@ -164,19 +164,19 @@ def test_equally_specific_patterns_the_later_wins():
     entries = [{"range": "moe/combine:*:fwd", "overhead": "1%"}, {"range": "*e/combine:*:fwd", "overhead": "2%"}]
     even = [{"range": "moe/combin*:typical:*", "overhead": "1%"}, {"range": "moe/comb*:typical:*wd", "overhead": "2%"}]
 
-    assert known(arms.budgets(entries=entries).find("moe/combine:x:fwd")).overhead == 0.01
-    assert known(arms.budgets(entries=even).find("moe/combine:typical:fwd")).line == 20
+    assert 0.01 == known(arms.budgets(entries=entries).find("moe/combine:x:fwd")).overhead
+    assert 20 == known(arms.budgets(entries=even).find("moe/combine:typical:fwd")).line
 
 
 def test_budget_counts_on_its_last_day_and_not_after():
     entries = [{"range": "moe/combine", "overhead": "1%", "expires": TODAY}]
     kept, over = arms.budgets(entries=entries), arms.budgets(entries=entries, today=date(2026, 11, 30))
 
-    assert known(kept.find("moe/combine:typical:fwd")).overhead == 0.01
-    assert known(over.find("moe/combine:typical:fwd")).overhead == 0.15
-    assert kept.findings([], ["moe/combine:typical:fwd"]) == ()
+    assert 0.01 == known(kept.find("moe/combine:typical:fwd")).overhead
+    assert 0.15 == known(over.find("moe/combine:typical:fwd")).overhead
+    assert () == kept.findings([], ["moe/combine:typical:fwd"])
     (found,) = over.findings([], ["moe/combine:typical:fwd"])
-    assert found.code == "EXPIRED_BUDGET"
+    assert "EXPIRED_BUDGET" == found.code
     assert "h200.toml:10: budget 'moe/combine' (o) expired on 2026-11-29" in found.text
 
 
@@ -185,7 +185,7 @@ def test_expired_without_defaults_is_not_budgeted():
     found = arms.budgets(None, entries=entries).findings([], ["moe/combine:typical:fwd"])
 
     assert arms.budgets(None, entries=entries).find("moe/combine:typical:fwd") is None
-    assert [one.code for one in found] == ["NOT_BUDGETED", "EXPIRED_BUDGET"]
+    assert ["NOT_BUDGETED", "EXPIRED_BUDGET"] == [one.code for one in found]
     assert found[0].text.startswith("h200.toml:10: ")
 
 
@@ -193,14 +193,14 @@ def test_pattern_must_match_a_registered_range_or_one_of_the_run():
     entries = [{"range": "moe/combined:*:fwd", "overhead": "1%"}, {"range": "my:step", "overhead": "1%"}]
     found = arms.budgets(entries=entries).findings(["moe/combine:typical:fwd"], ["my:step::"])
 
-    assert [(one.code, one.next) for one in found] == [("UNMATCHED_BUDGET", "did you mean 'moe/combine:typical:fwd'?")]
+    assert [("UNMATCHED_BUDGET", "did you mean 'moe/combine:typical:fwd'?")] == [(one.code, one.next) for one in found]
     assert found[0].text.startswith("h200.toml:10: budget 'moe/combined:*:fwd' matches no registered range")
 
 
 def test_measured_range_without_a_budget_is_named():
     (found,) = arms.budgets(None).findings([], ["a/b:c:fwd"])
 
-    assert found.code == "NOT_BUDGETED"
+    assert "NOT_BUDGETED" == found.code
     assert "h200.toml: a/b:c:fwd was measured but has no budget" in found.text
 
 
@@ -208,10 +208,10 @@ def test_file_is_chosen_by_the_devices_name(tmp_path):
     for name, match in (("h200", "NVIDIA H200*"), ("h100", "nvidia h100*")):
         write(tmp_path, f"{name}.toml", f'version = 1\nmatch = ["{match}"]\n')
 
-    assert Path(budgets.choose(tmp_path, "NVIDIA H100 80GB HBM3", TODAY).file).name == "h100.toml"
+    assert "h100.toml" == Path(budgets.choose(tmp_path, "NVIDIA H100 80GB HBM3", TODAY).file).name
     with pytest.raises(UnusableError, match="no thresholds file"):
         budgets.choose(tmp_path, "Tesla T4", TODAY)
-    assert Path(budgets.choose(tmp_path, "Tesla T4", TODAY, tmp_path / "h200.toml").file).name == "h200.toml"
+    assert "h200.toml" == Path(budgets.choose(tmp_path, "Tesla T4", TODAY, tmp_path / "h200.toml").file).name
     write(tmp_path, "all.toml", 'version = 1\nmatch = ["*"]\n')
     with pytest.raises(UnusableError, match="all match the device 'NVIDIA H200'"):
         budgets.choose(tmp_path, "NVIDIA H200", TODAY)
@@ -237,4 +237,4 @@ def test_bundled_files_budget_every_registered_range(device, provisional):
 def test_cpu_budgets_judge_host_time():
     found = budgets.choose(bundled_folder("thresholds"), "cpu", TODAY)
 
-    assert {found.metric(one) for one in ranges()} == {"host"}
+    assert {"host"} == {found.metric(one) for one in ranges()}

@@ -25,17 +25,17 @@ def figures(*measurements, **options):
 def test_sample_holds_every_instance_in_order():
     sample = sampled(arms.measured([ONE, SLOW]), capture="c7", block=2, position=3)
 
-    assert (sample.capture, sample.block, sample.position) == ("c7", 2, 3)
-    assert sample.busy_ns == (100, 170)
-    assert sample.span_ns == (100, 180)
-    assert sample.host_ns == (200, 280)
-    assert sample.ops == (2, 2)
+    assert ("c7", 2, 3) == (sample.capture, sample.block, sample.position)
+    assert (100, 170) == sample.busy_ns
+    assert (100, 180) == sample.span_ns
+    assert (200, 280) == sample.host_ns
+    assert (2, 2) == sample.ops
 
 
 def test_sample_without_gpu_has_host_time_only():
     sample = sampled(arms.measured([ONE], gpu=False))
 
-    assert (sample.busy_ns, sample.span_ns, sample.ops, sample.host_ns) == ((), (), (), (200,))
+    assert ((), (), (), (200,)) == (sample.busy_ns, sample.span_ns, sample.ops, sample.host_ns)
 
 
 def test_sample_of_a_range_that_is_not_there_is_refused():
@@ -62,7 +62,7 @@ def test_fingerprint_tells_lists_of_kernels_apart(other):
     first, second = sampled(arms.measured([ONE, ONE])), sampled(arms.measured([other, other]))
 
     assert first.kernels != second.kernels
-    assert sampled(arms.measured([ONE, other])).kernels == "mixed"
+    assert "mixed" == sampled(arms.measured([ONE, other])).kernels
 
 
 def test_fingerprint_does_not_depend_on_times_or_capture():
@@ -70,28 +70,28 @@ def test_fingerprint_does_not_depend_on_times_or_capture():
 
 
 def test_fingerprint_is_unknown_without_detail():
-    assert sampled(arms.measured([ONE], detail=False)).kernels == ""
+    assert "" == sampled(arms.measured([ONE], detail=False)).kernels
 
 
 def test_arm_takes_low_medians_and_the_kernels_of_that_instance():
     arm = figures(arms.measured([ONE, SLOW]), arms.measured([SLOW, ONE]))
 
-    assert (arm.busy_ns, arm.span_ns, arm.host_ns, arm.ops) == (100, 100, 200, 2)
-    assert [(one.name, one.exclusive_ns) for one in arm.kernels] == [("add", 70), ("copy", 30)]
-    assert arm.timeline == (("copy", 0, 30), ("add", 20, 100))
+    assert (100, 100, 200, 2) == (arm.busy_ns, arm.span_ns, arm.host_ns, arm.ops)
+    assert [("add", 70), ("copy", 30)] == [(one.name, one.exclusive_ns) for one in arm.kernels]
+    assert (("copy", 0, 30), ("add", 20, 100)) == arm.timeline
 
 
 def test_arm_of_nothing_has_no_figures():
     arm = compare.arm("new", [], name="r")
 
-    assert (arm.busy_ns, arm.host_ns, arm.samples, arm.kernels) == (None, None, (), ())
+    assert (None, None, (), ()) == (arm.busy_ns, arm.host_ns, arm.samples, arm.kernels)
 
 
 def test_arm_takes_step_time_from_unprofiled_children():
     confirmed = ProcessSample("x", 0, 0, (), (), (), (), step_wall_ns=(7, 5, 9))
     arm = figures(arms.measured([ONE]), confirmations=[confirmed])
 
-    assert arm.step_wall_ns == 7
+    assert 7 == arm.step_wall_ns
     assert confirmed in arm.samples
 
 
@@ -99,7 +99,7 @@ def test_arm_does_not_draw_a_huge_instance():
     huge = [("k", "1x1x1", 2 * n, 2 * n + 1) for n in range(compare.TIMELINE_LIMIT + 1)]
     arm = figures(arms.measured([huge]))
 
-    assert arm.timeline == ()
+    assert () == arm.timeline
     assert arm.kernels[0].count == compare.TIMELINE_LIMIT + 1
 
 
@@ -143,7 +143,7 @@ def test_contributions_name_what_came_went_and_changed():
     second = figures(arms.measured([[("same", "1", 0, 10), ("new", "1", 10, 70), ("worse", "1", 80, 95)]]))
     delta, parts = compare.explain(first, second, "span")
 
-    assert delta == 55
+    assert 55 == delta
     assert (
         Contribution("added", "new", 60),
         Contribution("removed", "gone", -20),
@@ -155,7 +155,7 @@ def test_contributions_name_what_came_went_and_changed():
 def test_contributions_are_unknown_without_kernels():
     first, second = figures(arms.measured([ONE], detail=False)), figures(arms.measured([SLOW]))
 
-    assert compare.explain(first, second, "busy") == (70, ())
+    assert (70, ()) == compare.explain(first, second, "busy")
 
 
 def test_effect_is_the_ratio_of_geometric_means():
@@ -163,10 +163,10 @@ def test_effect_is_the_ratio_of_geometric_means():
         arms.arm("a", [100, 102, 98, 100, 100, 100]), arms.arm("b", [150, 150, 149, 151, 150, 150]), "busy"
     )
 
-    assert effect.ratio == pytest.approx(1.5, abs=0.001)
+    assert pytest.approx(1.5, abs=0.001) == effect.ratio
     assert effect.ratio_low < effect.ratio < effect.ratio_high
-    assert effect.ratio_hodges_lehmann == pytest.approx(1.5, abs=0.002)
-    assert (effect.blocks, effect.signals) == (3, ())
+    assert pytest.approx(1.5, abs=0.002) == effect.ratio_hodges_lehmann
+    assert (3, ()) == (effect.blocks, effect.signals)
     assert 0 < effect.mde < 0.05
 
 
@@ -175,7 +175,7 @@ def test_linear_drift_cancels_inside_blocks():
     a = arms.arm("a", [times[0], times[3], times[5], times[6], times[8], times[11]])
     b = arms.arm("b", [times[1], times[2], times[4], times[7], times[9], times[10]])
 
-    assert compare.effect(a, b, "busy").ratio == pytest.approx(1.0, abs=1e-5)
+    assert pytest.approx(1.0, abs=1e-5) == compare.effect(a, b, "busy").ratio
 
 
 def test_contender_is_paired_by_process():
@@ -185,7 +185,7 @@ def test_contender_is_paired_by_process():
         arms.arm("a", times, captures=captures), arms.arm("b", times * 1.1, captures=captures), "busy", alpha=0.025
     )
 
-    assert effect.ratio == pytest.approx(1.1, abs=1e-4)
+    assert pytest.approx(1.1, abs=1e-4) == effect.ratio
     assert effect.ratio_high - effect.ratio_low < 0.001
 
 
@@ -193,26 +193,26 @@ def test_a_block_that_lost_a_process_does_not_count():
     a, b = arms.arm("a", [100, 100, 100, 100, 100, 400]), arms.arm("b", [100, 100, 100, 100, 100])
     effect = compare.effect(a, b, "busy")
 
-    assert effect.blocks == 2
+    assert 2 == effect.blocks
     assert pytest.approx(effect.ratio) == 1.0
 
 
 def test_one_process_per_arm_gives_a_ratio_without_an_interval():
     effect = compare.effect(arms.arm("a", [100]), arms.arm("b", [110]), "busy")
 
-    assert (effect.ratio_low, effect.ratio_high, effect.mde) == (None, None, None)
+    assert (None, None, None) == (effect.ratio_low, effect.ratio_high, effect.mde)
     assert pytest.approx(effect.ratio) == 1.1
-    assert [one.code for one in effect.signals] == ["TOO_FEW_SAMPLES", "TOO_FEW_SAMPLES"]
+    assert ["TOO_FEW_SAMPLES", "TOO_FEW_SAMPLES"] == [one.code for one in effect.signals]
 
 
 @pytest.mark.parametrize("metric", ["busy", "span"])
 def test_zero_is_not_a_ratio(metric):
     effect = compare.effect(arms.arm("a", [0] * 6), arms.arm("b", [0] * 6), metric)
 
-    assert (effect.ratio, effect.ratio_low) == (None, None)
+    assert (None, None) == (effect.ratio, effect.ratio_low)
 
 
 def test_metric_that_nobody_measured_has_no_ratio():
     effect = compare.effect(arms.arm("a", [100] * 6), arms.arm("b", [100] * 6), "step_wall")
 
-    assert (effect.ratio, effect.delta_ns, effect.blocks) == (None, None, 0)
+    assert (None, None, 0) == (effect.ratio, effect.delta_ns, effect.blocks)

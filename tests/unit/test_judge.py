@@ -35,7 +35,7 @@ def test_three_outcomes(microseconds, status, code):
     judged = one(microseconds)
 
     assert (judged.status, codes(judged)) == (status, [code])
-    assert judged.ratio == pytest.approx(microseconds / 100, rel=0.005)
+    assert pytest.approx(microseconds / 100, rel=0.005) == judged.ratio
     assert judged.ratio_low < judged.ratio < judged.ratio_high
     assert "budget +15 % (h200.toml:4)" in judged.reasons[0].text
 
@@ -43,21 +43,21 @@ def test_three_outcomes(microseconds, status, code):
 def test_exactly_on_the_budget_passes_and_just_above_fails_when_there_is_no_noise():
     quiet = arms.arm("old", [100] * 6)
 
-    assert one(default=quiet, own=arms.arm("new", [115] * 6)).status == "pass"
-    assert one(default=quiet, own=arms.arm("new", [115.001] * 6)).status == "fail"
+    assert "pass" == one(default=quiet, own=arms.arm("new", [115] * 6)).status
+    assert "fail" == one(default=quiet, own=arms.arm("new", [115.001] * 6)).status
 
 
 def test_getting_faster_never_fails_and_suggests_a_tighter_budget():
     entries = [{"range": "moe/combine", "overhead": "15%"}]
     judged = one(50, entries=entries)
 
-    assert (judged.status, codes(judged)) == ("pass", ["WITHIN_BUDGET", "FASTER_THAN_BUDGET"])
+    assert ("pass", ["WITHIN_BUDGET", "FASTER_THAN_BUDGET"]) == (judged.status, codes(judged))
     assert "h200.toml:10" in judged.reasons[1].next
 
 
 def test_negative_budget_demands_a_win():
-    assert one(60, budget="-50%").status == "fail"
-    assert one(40, budget="-50%").status == "pass"
+    assert "fail" == one(60, budget="-50%").status
+    assert "pass" == one(40, budget="-50%").status
 
 
 def test_verdict_agrees_with_the_shown_interval():
@@ -66,17 +66,17 @@ def test_verdict_agrees_with_the_shown_interval():
         judged = one(own=own)
         expected = "pass" if judged.ratio_high <= 1.15 else "fail" if judged.ratio_low > 1.15 else "inconclusive"
 
-        assert judged.status == expected
+        assert expected == judged.status
 
 
 def test_excess_below_the_floor_is_none():
     floored = arms.budgets("15%", abs_floor="10us")
     (judged,) = judge([arms.comparison(DEFAULT, arms.noisy("new", 120, seed=2))], floored, looks=THREE)
 
-    assert (judged.status, codes(judged)) == ("pass", ["WITHIN_BUDGET"])
+    assert ("pass", ["WITHIN_BUDGET"]) == (judged.status, codes(judged))
     assert "less than the floor of 10.0 us" in judged.reasons[0].text
     (judged,) = judge([arms.comparison(DEFAULT, arms.noisy("new", 130, seed=2))], floored, looks=THREE)
-    assert judged.status == "fail"
+    assert "fail" == judged.status
 
 
 def test_failure_names_the_kernel_that_costs_most():
@@ -96,21 +96,21 @@ def test_budget_within_the_noise_says_so():
     noisy = [arms.noisy(name, 100, seed=seed, noise=0.03) for name, seed in (("old", 1), ("new", 2))]
     judged = one(budget="1%", default=noisy[0], own=noisy[1])
 
-    assert codes(judged) == ["BUDGET_BELOW_NOISE"]
+    assert ["BUDGET_BELOW_NOISE"] == codes(judged)
     assert judged.mde > 0.01
 
 
 def test_budget_of_zero_is_legitimate():
-    assert one(90, budget="0%").status == "pass"
-    assert one(110, budget="0%").status == "fail"
+    assert "pass" == one(90, budget="0%").status
+    assert "fail" == one(110, budget="0%").status
 
 
 def test_undecided_range_says_how_many_blocks_it_needs():
     judged = one(own=arms.noisy("new", 114.4, seed=3, noise=0.01), looks=Looks.plan(3, 24))
 
-    assert codes(judged) == ["STRADDLES_BUDGET"]
+    assert ["STRADDLES_BUDGET"] == codes(judged)
     assert "--max-blocks" in judged.reasons[0].next
-    assert undecided_blocks([judged]) == [3]
+    assert [3] == undecided_blocks([judged])
 
 
 def test_same_samples_give_the_same_verdict_again():
@@ -127,8 +127,8 @@ def test_decision_of_an_early_look_stands_whatever_comes_later():
     grown = replace(early, samples=early.samples + late.samples)
     judged = one(default=default, own=grown, looks=Looks.plan(3, 24))
 
-    assert (judged.status, judged.blocks) == ("pass", 3)
-    assert judged.ratio == pytest.approx(1.1, rel=0.01)
+    assert ("pass", 3) == (judged.status, judged.blocks)
+    assert pytest.approx(1.1, rel=0.01) == judged.ratio
 
 
 def test_later_looks_decide_what_the_first_left_open():
@@ -137,14 +137,14 @@ def test_later_looks_decide_what_the_first_left_open():
     )
     judged = one(default=default, own=own, looks=Looks.plan(3, 24))
 
-    assert (judged.status, judged.blocks) == ("fail", 6)
+    assert ("fail", 6) == (judged.status, judged.blocks)
 
 
 def test_run_that_ended_before_its_first_look():
     default, own = arms.noisy("old", 100, seed=1, blocks=2), arms.noisy("new", 110, seed=2, blocks=2)
     (judged,) = judge([arms.comparison(default, own)], arms.budgets(), looks=THREE, final=False)
 
-    assert (judged.status, codes(judged)) == ("inconclusive", ["TOO_FEW_SAMPLES"])
+    assert ("inconclusive", ["TOO_FEW_SAMPLES"]) == (judged.status, codes(judged))
     assert "2 of the 3 blocks" in judged.reasons[0].text
 
 
@@ -154,7 +154,7 @@ def test_holm_over_ranges_makes_a_border_case_wait():
     others = [arms.comparison(DEFAULT, arms.noisy("new", 110, seed=2), case=f"c{n}") for n in range(30)]
     among = judge([arms.comparison(DEFAULT, own), *others], arms.budgets(), looks=THREE)[0]
 
-    assert (alone.status, among.status) == ("fail", "inconclusive")
+    assert ("fail", "inconclusive") == (alone.status, among.status)
     assert among.ratio_low < alone.ratio_low
 
 
@@ -162,9 +162,9 @@ def test_process_with_another_mode_is_inconclusive_only_where_it_matters():
     times = [110, 110.1, 109.9, 110, 110, 130]
     own = arms.arm("new", times)
 
-    assert codes(one(own=own, budget="20%")) == ["MULTIMODAL"]
-    assert one(own=own, budget="20%").status == "inconclusive"
-    assert one(own=own, budget="40%").status == "pass"
+    assert ["MULTIMODAL"] == codes(one(own=own, budget="20%"))
+    assert "inconclusive" == one(own=own, budget="20%").status
+    assert "pass" == one(own=own, budget="40%").status
 
 
 @pytest.mark.parametrize("side", ["default", "new"])
@@ -174,8 +174,8 @@ def test_kernels_that_change_within_an_arm_are_inconclusive_however_good_the_tim
     changed = replace(changed, samples=(replace(changed.samples[0], kernels="another"), *changed.samples[1:]))
     judged = one(default=default, own=changed) if side == "new" else one(default=changed, own=own)
 
-    assert (judged.status, codes(judged)) == ("inconclusive", ["MULTIMODAL"])
-    assert undecided_blocks([judged]) == []
+    assert ("inconclusive", ["MULTIMODAL"]) == (judged.status, codes(judged))
+    assert [] == undecided_blocks([judged])
 
 
 def test_drift_is_inconclusive_where_it_could_turn_the_verdict():
@@ -186,8 +186,8 @@ def test_drift_is_inconclusive_where_it_could_turn_the_verdict():
 
     steady = arms.arm("old", [100] * 6)
 
-    assert codes(one(default=steady, own=cooling("new", 112, 117))) == ["DRIFT"]
-    assert codes(one(default=steady, own=cooling("new", 100, 105))) == ["WITHIN_BUDGET"]
+    assert ["DRIFT"] == codes(one(default=steady, own=cooling("new", 112, 117)))
+    assert ["WITHIN_BUDGET"] == codes(one(default=steady, own=cooling("new", 100, 105)))
 
 
 @pytest.mark.parametrize("instances", [1, 2])
@@ -195,39 +195,39 @@ def test_too_few_instances_are_inconclusive(instances):
     default, own = (arms.arm(name, [time] * 6, instances=instances) for name, time in (("old", 100), ("new", 50)))
     judged = one(default=default, own=own)
 
-    assert (judged.status, set(codes(judged))) == ("inconclusive", {"TOO_FEW_SAMPLES"})
+    assert ("inconclusive", {"TOO_FEW_SAMPLES"}) == (judged.status, set(codes(judged)))
 
 
 def test_one_process_per_arm_is_not_a_verdict():
     judged = one(default=arms.arm("old", [100]), own=arms.arm("new", [50]))
 
-    assert judged.status == "inconclusive"
-    assert set(codes(judged)) == {"TOO_FEW_SAMPLES"}
+    assert "inconclusive" == judged.status
+    assert {"TOO_FEW_SAMPLES"} == set(codes(judged))
 
 
 def test_nothing_inside_the_range_is_not_a_pass():
     judged = one(default=arms.arm("old", [0] * 6), own=arms.arm("new", [0] * 6))
 
-    assert (judged.status, codes(judged)) == ("invalid", ["NOTHING_MEASURED"])
+    assert ("invalid", ["NOTHING_MEASURED"]) == (judged.status, codes(judged))
 
 
 def test_metric_of_the_budget_that_was_not_measured_is_not_a_pass():
     judged = one(entries=[{"range": "moe/combine", "overhead": "15%", "metric": "step_wall"}])
 
-    assert (judged.status, judged.metric, codes(judged)) == ("invalid", "step_wall", ["NOTHING_MEASURED"])
+    assert ("invalid", "step_wall", ["NOTHING_MEASURED"]) == (judged.status, judged.metric, codes(judged))
 
 
 def test_step_time_of_unprofiled_children_is_judged_where_a_budget_says_so():
     arms_ = [arms.noisy(name, time, seed=seed, metric="step_wall") for name, time, seed in (("old", 100, 1), ("new", 130, 2))]
     judged = one(default=arms_[0], own=arms_[1], entries=[{"range": "moe/combine", "overhead": "15%", "metric": "step_wall"}])
 
-    assert (judged.status, judged.metric) == ("fail", "step_wall")
+    assert ("fail", "step_wall") == (judged.status, judged.metric)
 
 
 def test_vanished_and_never_measured():
-    assert codes(replace_arm(deterministic=None)) == ["VANISHED"]
-    assert codes(replace_arm(default=None)) == ["NOTHING_MEASURED"]
-    assert {replace_arm(deterministic=None).status, replace_arm(default=None).status} == {"invalid"}
+    assert ["VANISHED"] == codes(replace_arm(deterministic=None))
+    assert ["NOTHING_MEASURED"] == codes(replace_arm(default=None))
+    assert {"invalid"} == {replace_arm(deterministic=None).status, replace_arm(default=None).status}
 
 
 def replace_arm(**facts):
@@ -239,7 +239,7 @@ def replace_arm(**facts):
 def test_range_without_a_budget():
     judged = one(50, budget=None)
 
-    assert (judged.status, codes(judged)) == ("invalid", ["NOT_BUDGETED"])
+    assert ("invalid", ["NOT_BUDGETED"]) == (judged.status, codes(judged))
 
 
 @pytest.mark.parametrize("code", sorted(code for code, meaning in CODES.items() if meaning.status in ("error", "invalid")))
@@ -252,21 +252,21 @@ def test_problems_of_earlier_stages_are_kept(code):
 def test_unsupported_is_skipped_whatever_else_is_missing():
     judged = one(signals=(Reason("UNSUPPORTED", "needs SM100"),), bits=Bits())
 
-    assert (judged.status, codes(judged)) == ("skipped", ["UNSUPPORTED"])
+    assert ("skipped", ["UNSUPPORTED"]) == (judged.status, codes(judged))
 
 
 def test_differing_bits_outweigh_a_good_time():
     judged = one(50, bits=Bits(replays=20, differing=3, first_difference="output 0, element 7"))
 
-    assert (judged.status, codes(judged)) == ("fail", ["BITS_DIFFER", "WITHIN_BUDGET"])
+    assert ("fail", ["BITS_DIFFER", "WITHIN_BUDGET"]) == (judged.status, codes(judged))
     assert "3 of 20 replays differ" in judged.reasons[0].text
     assert "element 7" in judged.reasons[0].text
 
 
 def test_bits_that_nobody_compared_are_not_a_pass():
-    assert codes(one(50, bits=Bits())) == ["INCOMPLETE", "WITHIN_BUDGET"]
-    assert one(50, bits=Bits()).status == "invalid"
-    assert one(50, bits=Bits(), foreign=True).status == "pass"
+    assert ["INCOMPLETE", "WITHIN_BUDGET"] == codes(one(50, bits=Bits()))
+    assert "invalid" == one(50, bits=Bits()).status
+    assert "pass" == one(50, bits=Bits(), foreign=True).status
 
 
 @pytest.mark.parametrize(
@@ -283,7 +283,7 @@ def test_bits_that_nobody_compared_are_not_a_pass():
 def test_accuracy(accuracy, expected):
     judged = one(50, accuracy=accuracy)
 
-    assert judged.status == expected
+    assert expected == judged.status
     assert ("WRONG_RESULT" in codes(judged)) == (expected == "fail")
 
 
@@ -300,24 +300,24 @@ def test_memory(limit, own_mib, expected):
         default=arms.noisy("old", 150, seed=1),
     )
 
-    assert judged.status == expected
+    assert expected == judged.status
     assert ("MEMORY_OVER_BUDGET" in codes(judged)) == (expected == "fail")
 
 
 def test_memory_budget_without_a_measured_peak_is_not_a_pass():
     entries = [{"range": "moe/combine", "overhead": "15%", "memory": "10%"}]
 
-    assert codes(one(50, entries=entries))[0] == "INCOMPLETE"
-    assert one(50, entries=entries, foreign=True).status == "pass"
+    assert "INCOMPLETE" == codes(one(50, entries=entries))[0]
+    assert "pass" == one(50, entries=entries, foreign=True).status
 
 
 def test_racy_op_whose_arms_launch_the_same_kernels_had_no_effect():
     own = arms.noisy("new", 100, seed=2, kernels="old")
 
-    assert codes(one(own=own, racy={"moe/combine"}))[0] == "NO_EFFECT"
-    assert one(own=own, racy={"moe/combine"}).status == "invalid"
-    assert codes(one(own=own, racy=())) == ["SAME_KERNELS", "WITHIN_BUDGET"]
-    assert one(own=own).status == "pass"
+    assert "NO_EFFECT" == codes(one(own=own, racy={"moe/combine"}))[0]
+    assert "invalid" == one(own=own, racy={"moe/combine"}).status
+    assert ["SAME_KERNELS", "WITHIN_BUDGET"] == codes(one(own=own, racy=()))
+    assert "pass" == one(own=own).status
 
 
 def test_no_effect_is_never_told_from_host_time_or_unknown_kernels():
@@ -325,28 +325,28 @@ def test_no_effect_is_never_told_from_host_time_or_unknown_kernels():
     unknown = [arms.noisy(name, 100, seed=seed, kernels="") for name, seed in (("old", 1), ("new", 2))]
     entry = [{"range": "moe/combine", "overhead": "2%", "metric": "host"}]
 
-    assert codes(one(default=host[0], own=host[1], racy={"moe/combine"}, entries=entry)) == ["WITHIN_BUDGET"]
-    assert codes(one(default=unknown[0], own=unknown[1], racy={"moe/combine"})) == ["WITHIN_BUDGET"]
+    assert ["WITHIN_BUDGET"] == codes(one(default=host[0], own=host[1], racy={"moe/combine"}, entries=entry))
+    assert ["WITHIN_BUDGET"] == codes(one(default=unknown[0], own=unknown[1], racy={"moe/combine"}))
 
 
 def test_unjudged_are_ranked_and_never_counted():
     slow = one(500, judged=False, role="candidate", bits=Bits(replays=5, differing=5))
 
-    assert (slow.status, codes(slow), slow.budget) == ("skipped", ["BITS_DIFFER"], None)
-    assert slow.ratio == pytest.approx(5, rel=0.01)
+    assert ("skipped", ["BITS_DIFFER"], None) == (slow.status, codes(slow), slow.budget)
+    assert pytest.approx(5, rel=0.01) == slow.ratio
     assert slow.ratio_low < slow.ratio < slow.ratio_high
-    assert verdict([slow, one(50)]).exit_code == 0
+    assert 0 == verdict([slow, one(50)]).exit_code
 
 
 def test_contender_may_race():
-    assert codes(one(50, judged=False, role="contender", bits=Bits(replays=5, differing=5))) == []
+    assert [] == codes(one(50, judged=False, role="contender", bits=Bits(replays=5, differing=5)))
 
 
 def test_expired_budget_falls_back():
     entries = [{"range": "moe/combine", "overhead": "100%", "expires": date(2020, 1, 1)}]
     judged = one(150, entries=entries)
 
-    assert (judged.status, judged.budget.overhead) == ("fail", 0.15)
+    assert ("fail", 0.15) == (judged.status, judged.budget.overhead)
 
 
 def with_codes(*found, judged=True, name="x"):
@@ -377,11 +377,11 @@ def test_most_severe_exit_code_wins_in_any_order(met, code, status):
 def test_a_bad_budget_file_outweighs_everything():
     found = verdict([with_codes("WORKLOAD_FAILED")], [Reason("UNMATCHED_BUDGET", "x.toml:3: ...")])
 
-    assert (found.exit_code, found.text) == (2, "x.toml:3: ... (UNMATCHED_BUDGET)")
+    assert (2, "x.toml:3: ... (UNMATCHED_BUDGET)") == (found.exit_code, found.text)
 
 
 def test_exit_code_is_never_a_count():
-    assert verdict([with_codes("OVER_BUDGET", name=f"c{n}") for n in range(256)]).exit_code == 1
+    assert 1 == verdict([with_codes("OVER_BUDGET", name=f"c{n}") for n in range(256)]).exit_code
 
 
 def test_every_code_has_a_place_in_the_order():
@@ -392,29 +392,29 @@ def test_every_code_has_a_place_in_the_order():
 def test_nothing_judged_is_invalid(comparisons):
     found = verdict(comparisons)
 
-    assert (found.exit_code, found.status) == (5, "invalid")
-    assert [reason.code for reason in found.reasons] == ["NOTHING_MEASURED"]
+    assert (5, "invalid") == (found.exit_code, found.status)
+    assert ["NOTHING_MEASURED"] == [reason.code for reason in found.reasons]
 
 
 def test_cut_short_can_never_pass():
     found = verdict([with_codes("WITHIN_BUDGET")], complete=False)
 
-    assert (found.exit_code, [reason.code for reason in found.reasons]) == (5, ["INCOMPLETE"])
-    assert verdict([with_codes("BITS_DIFFER")], complete=False).exit_code == 3
+    assert (5, ["INCOMPLETE"]) == (found.exit_code, [reason.code for reason in found.reasons])
+    assert 3 == verdict([with_codes("BITS_DIFFER")], complete=False).exit_code
 
 
 def test_inconclusive_can_be_accepted_and_still_says_so():
     found = verdict([with_codes("STRADDLES_BUDGET")], on_inconclusive="pass")
 
-    assert (found.exit_code, found.status) == (0, "inconclusive")
+    assert (0, "inconclusive") == (found.exit_code, found.status)
     assert "--on-inconclusive" in found.text
-    assert verdict([with_codes("STRADDLES_BUDGET"), with_codes("OVER_BUDGET")], on_inconclusive="pass").exit_code == 1
+    assert 1 == verdict([with_codes("STRADDLES_BUDGET"), with_codes("OVER_BUDGET")], on_inconclusive="pass").exit_code
 
 
 def test_findings_without_a_say_do_not_change_the_verdict():
     found = verdict([with_codes("WITHIN_BUDGET")], [Reason("UNATTRIBUTED_GPU_TIME", "2 %"), Reason("EXPIRED_BUDGET", "...")])
 
-    assert (found.exit_code, found.text) == (0, "1 of 1 judged ranges within budget")
+    assert (0, "1 of 1 judged ranges within budget") == (found.exit_code, found.text)
 
 
 def test_counts_hold_every_status_and_the_exempt():
@@ -426,15 +426,15 @@ def test_counts_hold_every_status_and_the_exempt():
     ]
     found = verdict(met, exempt=[Exempt("comm/x", "nobody can")])
 
-    assert found.counts == {"pass": 1, "fail": 1, "inconclusive": 0, "invalid": 0, "error": 0, "skipped": 2}
-    assert found.text == "1 of 3 judged ranges OVER_BUDGET, 2 skipped; first moe/combine:x:fwd:new: text of OVER_BUDGET"
+    assert {"pass": 1, "fail": 1, "inconclusive": 0, "invalid": 0, "error": 0, "skipped": 2} == found.counts
+    assert "1 of 3 judged ranges OVER_BUDGET, 2 skipped; first moe/combine:x:fwd:new: text of OVER_BUDGET" == found.text
 
 
 def test_foreign_run_in_which_no_kernel_changed_had_no_effect():
     same = arms.comparison(DEFAULT, arms.noisy("new", 100, seed=2, kernels="old"), case="", phase="")
     other = arms.comparison(DEFAULT, arms.noisy("new", 100, seed=2), case="", phase="")
 
-    assert arms.known(foreign_no_effect([same, same])).code == "NO_EFFECT"
+    assert "NO_EFFECT" == arms.known(foreign_no_effect([same, same])).code
     assert foreign_no_effect([same, other]) is None
     assert foreign_no_effect([replace(same, metric="host")]) is None
     assert foreign_no_effect([]) is None

@@ -24,7 +24,7 @@ def test_bundled_files_hold_no_error():
 def test_clean_file(tmp_path):
     found = lint([write(tmp_path, "a.toml", HEAD + ENTRY.format("moe/combine", "2027-05-31"))], RANGES, TODAY)
 
-    assert (found.files, found.budgets, found.errors, found.warnings) == (1, 1, (), ())
+    assert (1, 1, (), ()) == (found.files, found.budgets, found.errors, found.warnings)
 
 
 def test_broken_file_does_not_hide_the_others(tmp_path):
@@ -32,7 +32,7 @@ def test_broken_file_does_not_hide_the_others(tmp_path):
     unmatched = write(tmp_path, "b.toml", HEAD + ENTRY.format("moe/combined", "2027-05-31"))
     found = lint([broken, unmatched, tmp_path / "missing.toml"], RANGES, TODAY)
 
-    assert codes(found.errors) == ["BROKEN_FILE", "BROKEN_FILE", "UNMATCHED_BUDGET"]
+    assert ["BROKEN_FILE", "BROKEN_FILE", "UNMATCHED_BUDGET"] == codes(found.errors)
     assert "b.toml:5" in found.errors[-1].text
 
 
@@ -40,18 +40,18 @@ def test_expired_and_soon_to_expire_are_warnings(tmp_path):
     for day, expected in (("2026-11-28", ["EXPIRED_BUDGET"]), ("2026-12-20", ["EXPIRES_SOON"]), ("2027-01-20", [])):
         found = lint([write(tmp_path, "a.toml", HEAD + ENTRY.format("moe/combine", day))], RANGES, TODAY)
 
-        assert (codes(found.errors), codes(found.warnings)) == ([], expected)
+        assert ([], expected) == (codes(found.errors), codes(found.warnings))
 
 
 def test_range_without_a_budget_is_a_warning(tmp_path):
     text = HEAD.replace('overhead = "15%"\n', "")
     found = lint([write(tmp_path, "a.toml", text)], RANGES, date(2026, 1, 1))
 
-    assert codes(found.warnings) == ["NOT_BUDGETED"]
+    assert ["NOT_BUDGETED"] == codes(found.warnings)
 
 
 def test_two_files_for_one_device(tmp_path):
     one, other = write(tmp_path, "a.toml", HEAD), write(tmp_path, "b.toml", HEAD.replace("H200*", "H200 NVL"))
 
-    assert codes(lint([one, other], RANGES, TODAY).errors) == ["DEVICE_CLAIMED_TWICE"]
-    assert codes(lint([one], RANGES, TODAY).errors) == []
+    assert ["DEVICE_CLAIMED_TWICE"] == codes(lint([one, other], RANGES, TODAY).errors)
+    assert [] == codes(lint([one], RANGES, TODAY).errors)

@@ -15,29 +15,29 @@ def rng():
 def test_every_model_draws_the_asked_shape_the_same_again(source):
     first, again = source.draw(rng(), 5, 3, 4), source.draw(rng(), 5, 3, 4)
 
-    assert first.shape == (5, 3, 4, 2, 2)
+    assert (5, 3, 4, 2, 2) == first.shape
     assert (first == again).all()
 
 
 def test_standard_deviation_is_what_the_name_says():
-    assert noise.gaussian(0.004)(rng(), 2000, 1, 2).std() == pytest.approx(0.004, rel=0.05)
-    assert noise.heavy_tails(0.004)(rng(), 20000, 1, 2).std() == pytest.approx(0.004, rel=0.15)
+    assert pytest.approx(0.004, rel=0.05) == noise.gaussian(0.004)(rng(), 2000, 1, 2).std()
+    assert pytest.approx(0.004, rel=0.15) == noise.heavy_tails(0.004)(rng(), 20000, 1, 2).std()
     apart = noise.gaussian(0.001, 0.01)(rng(), 2000, 1, 2).std((0, 1, 2, 4))
-    assert list(apart) == pytest.approx([0.001, 0.01], rel=0.05)
+    assert pytest.approx([0.001, 0.01], rel=0.05) == list(apart)
 
 
 def test_positions_are_abba_then_baab():
     first, second = noise.positions(2)
 
-    assert first.tolist() == [[0, 3], [1, 2]]
-    assert second.tolist() == [[1, 2], [0, 3]]
+    assert [[0, 3], [1, 2]] == first.tolist()
+    assert [[1, 2], [0, 3]] == second.tolist()
 
 
 def test_linear_drift_cancels_between_the_arms_and_grows_with_time():
     drawn = noise.drifting(0.0, 0.04)(rng(), 1, 1, 3)[0, 0]
 
-    assert drawn[:, 0].mean(1) == pytest.approx(drawn[:, 1].mean(1))
-    assert drawn.max() == pytest.approx(0.11)
+    assert pytest.approx(drawn[:, 1].mean(1)) == drawn[:, 0].mean(1)
+    assert pytest.approx(0.11) == drawn.max()
 
 
 def run_with(blocks, ranges=3, scatter=0.002):
@@ -59,18 +59,18 @@ def test_pool_holds_the_process_medians_of_complete_blocks(tmp_path):
     pool.write(tmp_path / "pool.json")
 
     assert noise.Pool.read(tmp_path / "pool.json") == pool
-    assert (pool.card, pool.date, pool.versions) == ("NVIDIA H200", "2026-11-29", {"torch": "2.11", "driver": "580"})
-    assert list(pool.ranges) == ["moe/combine:c0:fwd", "moe/combine:c1:fwd", "moe/combine:c2:fwd"]
-    assert len(pool.ranges["moe/combine:c0:fwd"]["default"]) == 4
-    assert pool.ranges["moe/combine:c0:fwd"]["deterministic"][0][0] == pytest.approx(120_000, rel=0.02)
+    assert ("NVIDIA H200", "2026-11-29", {"torch": "2.11", "driver": "580"}) == (pool.card, pool.date, pool.versions)
+    assert ["moe/combine:c0:fwd", "moe/combine:c1:fwd", "moe/combine:c2:fwd"] == list(pool.ranges)
+    assert 4 == len(pool.ranges["moe/combine:c0:fwd"]["default"])
+    assert pytest.approx(120_000, rel=0.02) == pool.ranges["moe/combine:c0:fwd"]["deterministic"][0][0]
 
 
 def test_residuals_keep_the_variance_and_lose_the_effect():
     residuals = noise.pool_of(run_with(50, ranges=2)).residuals
 
-    assert residuals.shape == (2, 50, 2, 2)
-    assert residuals.mean((1, 3)) == pytest.approx(np.zeros((2, 2)), abs=1e-12)
-    assert residuals.std((0, 1, 3)) == pytest.approx([0.002, 0.004], rel=0.2)
+    assert (2, 50, 2, 2) == residuals.shape
+    assert pytest.approx(np.zeros((2, 2)), abs=1e-12) == residuals.mean((1, 3))
+    assert pytest.approx([0.002, 0.004], rel=0.2) == residuals.std((0, 1, 3))
 
 
 def test_recorded_noise_draws_whole_blocks_for_all_ranges_at_once():
@@ -78,7 +78,7 @@ def test_recorded_noise_draws_whole_blocks_for_all_ranges_at_once():
     drawn = pool.noise().draw(rng(), 20, 3, 6)
     blocks = {tuple(pool.residuals[:, block].ravel()) for block in range(4)}
 
-    assert drawn.shape == (20, 3, 6, 2, 2)
+    assert (20, 3, 6, 2, 2) == drawn.shape
     assert {tuple(drawn[run, :, block].ravel()) for run in range(20) for block in range(6)} == blocks
 
 

@@ -57,33 +57,33 @@ def found(tmp_path, **options):
 def test_quiet_machine_needs_one_run_at_a_budget_of_3_percent(tmp_path):
     told, gate = found(tmp_path, noise=0.003)
 
-    assert [one.ok for one in told.controls] == [True] * 4
-    assert (told.exit_code, told.budget, len(gate.configs)) == (0, 0.03, 1)
-    assert [one.expected for one in told.controls] == ["WITHIN_BUDGET", "OVER_BUDGET", "BITS_DIFFER", "NOTHING_MEASURED"]
+    assert [True] * 4 == [one.ok for one in told.controls]
+    assert (0, 0.03, 1) == (told.exit_code, told.budget, len(gate.configs))
+    assert ["WITHIN_BUDGET", "OVER_BUDGET", "BITS_DIFFER", "NOTHING_MEASURED"] == [one.expected for one in told.controls]
 
 
 def test_noisy_machine_gets_a_wider_budget_and_a_larger_slowdown(tmp_path):
     told, gate = found(tmp_path, noise=0.02)
     (case,) = gate.configs[1].case
 
-    assert told.budget == pytest.approx(2 * told.mde)
+    assert pytest.approx(2 * told.mde) == told.budget
     assert int(case.removeprefix("plus")) >= 100 * 2 * told.budget - 1
-    assert gate.configs[1].max_blocks == 12
-    assert [one.ok for one in told.controls] == [True] * 4
+    assert 12 == gate.configs[1].max_blocks
+    assert [True] * 4 == [one.ok for one in told.controls]
 
 
 def test_slowdown_that_is_not_seen_is_wrong(tmp_path):
     told, _ = found(tmp_path, noise=0.003, slowdown=False)
 
-    assert [one.ok for one in told.controls] == [True, False, True, True]
-    assert told.exit_code == 1
+    assert [True, False, True, True] == [one.ok for one in told.controls]
+    assert 1 == told.exit_code
 
 
 def test_race_that_is_not_seen_is_wrong(tmp_path):
     told, _ = found(tmp_path, noise=0.003, races=False)
 
-    assert [one.ok for one in told.controls] == [True, True, False, True]
-    assert told.exit_code == 1
+    assert [True, True, False, True] == [one.ok for one in told.controls]
+    assert 1 == told.exit_code
 
 
 def test_undecided_control_is_told_apart_from_a_wrong_one(tmp_path):
@@ -91,22 +91,22 @@ def test_undecided_control_is_told_apart_from_a_wrong_one(tmp_path):
     undecided = replace(told.controls[0], ok=False, inconclusive=True)
     wrong = replace(told.controls[1], ok=False)
 
-    assert replace(told, controls=(undecided, *told.controls[1:])).exit_code == 4
-    assert replace(told, controls=(undecided, wrong)).exit_code == 1
+    assert 4 == replace(told, controls=(undecided, *told.controls[1:])).exit_code
+    assert 1 == replace(told, controls=(undecided, wrong)).exit_code
 
 
 def test_runs_go_below_the_folder_that_was_asked_for(tmp_path):
     gate = Gate(noise=0.02)
     selftest.selftest(replace(BASE, out="x"), tmp_path, gate, arms.TODAY)
 
-    assert [config.out for config in gate.configs] == ["x/controls", "x/slowdown"]
+    assert ["x/controls", "x/slowdown"] == [config.out for config in gate.configs]
 
 
 @pytest.mark.parametrize(
     ("budget", "mde", "expected"), [(0.03, 0.006, 5), (0.03, 0.015, 6), (0.1, 0.05, 20), (50, 25, selftest_ops.MOST_EXTRA)]
 )
 def test_extra_copies(budget, mde, expected):
-    assert selftest.extra_copies(budget, mde) == expected
+    assert expected == selftest.extra_copies(budget, mde)
 
 
 def test_controls_are_not_in_the_catalog_but_load_when_asked_for():
@@ -132,4 +132,4 @@ def test_controls_do_what_they_are_declared_to():
     slow = selftest_ops.slower
     buffers = selftest_ops._buffers(slow.case("plus5"), "cpu", generator)
     assert torch.equal(arms.known(slow.with_role("champion")).run(buffers), buffers["source"])
-    assert buffers["extra"] == 5
+    assert 5 == buffers["extra"]

@@ -17,7 +17,7 @@ from tests.unit.arms import known
     [(3, 24, (3, 6, 12, 24)), (3, 3, (3,)), (3, 5, (3, 5)), (3, 6, (3, 6)), (1, 1, (1,)), (2, 20, (2, 4, 8, 16, 20))],
 )
 def test_looks_double_until_the_limit(first, limit, expected):
-    assert Looks.plan(first, limit).at == expected
+    assert expected == Looks.plan(first, limit).at
 
 
 @pytest.mark.parametrize(("first", "limit"), [(0, 3), (3, 2), (-1, 5)])
@@ -33,18 +33,18 @@ def test_all_looks_together_spend_alpha_and_no_more(first, more, alpha):
     levels = [looks.level(look, before) for before, look in zip((0, *looks.at), looks.at, strict=False)]
 
     assert all(level > 0 for level in levels)
-    assert sum(levels) == pytest.approx(alpha)
+    assert pytest.approx(alpha) == sum(levels)
 
 
 def test_an_early_end_gets_a_look_of_its_own():
     looks = Looks.plan(3, 24)
 
-    assert looks.until(5, final=True) == [3, 5]
-    assert looks.until(5, final=False) == [3]
-    assert looks.until(2, final=True) == [2]
-    assert looks.until(2, final=False) == []
+    assert [3, 5] == looks.until(5, final=True)
+    assert [3] == looks.until(5, final=False)
+    assert [2] == looks.until(2, final=True)
+    assert [] == looks.until(2, final=False)
     assert looks.until(24) == looks.until(30) == [3, 6, 12, 24]
-    assert looks.until(0) == []
+    assert [] == looks.until(0)
 
 
 def evidence(ratios, error=0.001, freedom=10.0, **doubt):
@@ -86,21 +86,21 @@ def test_holm_is_harder_on_one_of_many():
     among, levels = decide(evidence([1.153, *[1.149] * 19]))
 
     assert (alone[0], among[0]) == (FAIL, UNDECIDED)
-    assert level[0] == 0.05
-    assert list(levels) == pytest.approx([0.05 / 20] * 20)
+    assert 0.05 == level[0]
+    assert pytest.approx([0.05 / 20] * 20) == list(levels)
 
 
 def test_holm_steps_down_after_each_failure():
     outcomes, levels = decide(evidence([1.30, 1.25, 1.0]))
 
     assert list(outcomes) == [FAIL, FAIL, PASS]
-    assert list(levels) == pytest.approx([0.05 / 3, 0.05 / 2, 0.05])
+    assert pytest.approx([0.05 / 3, 0.05 / 2, 0.05]) == list(levels)
 
 
 def test_family_stays_the_whole_run_at_later_looks():
     _, levels = decide(evidence([1.15]), family=20, failed=3)
 
-    assert list(levels) == pytest.approx([0.05 / 17])
+    assert pytest.approx([0.05 / 17]) == list(levels)
 
 
 @settings(deadline=None)
@@ -140,4 +140,4 @@ def test_on_the_budget_no_number_of_blocks_is_enough():
 
 @pytest.mark.parametrize(("blocks", "expected"), [([], 0), ([3], 3), ([3, 6], 3), ([6, 6], 6), ([24], 0), ([5, 24], 1)])
 def test_next_look(blocks, expected):
-    assert sequential.next_look(blocks, Looks.plan(3, 24)) == expected
+    assert expected == sequential.next_look(blocks, Looks.plan(3, 24))

@@ -21,7 +21,7 @@ def test_bounds_are_clopper_pearsons(hits, trials):
     expected = stats.binomtest(hits, trials).proportion_ci(0.95, "exact")
     rate = simulate.Rate.of(hits, trials)
 
-    assert (rate.low, rate.high) == pytest.approx((expected.low, expected.high))
+    assert pytest.approx((expected.low, expected.high)) == (rate.low, rate.high)
 
 
 def test_the_rule_that_is_simulated_is_the_judges():
@@ -46,7 +46,7 @@ def _arm(noise, run, place, arm):
 def test_arms_of_the_comparison_test_share_their_blocks():
     pair = complete_blocks(arms.arm("a", [1] * 48), arms.arm("b", [1] * 48), "busy", 6)
 
-    assert [len(one.samples) for one in pair] == [12, 12]
+    assert [12, 12] == [len(one.samples) for one in pair]
 
 
 @pytest.mark.parametrize("source", [SYNTHETIC[1], SYNTHETIC[4]], ids=lambda one: one.name)

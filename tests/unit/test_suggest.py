@@ -23,7 +23,7 @@ def measured(microseconds=110, **facts):
 def test_proposes_measured_cost_and_three_times_what_is_detectable():
     found = result(measured()).comparisons[0]
 
-    assert overhead(found) == pytest.approx(found.ratio - 1 + 3 * found.mde, abs=0.001)
+    assert pytest.approx(found.ratio - 1 + 3 * found.mde, abs=0.001) == overhead(found)
     assert overhead(found) >= found.ratio - 1 + 3 * found.mde - 1e-9
 
 
@@ -34,13 +34,13 @@ def test_entries_are_refused_until_reason_owner_and_expiry_are_filled_in(tmp_pat
 
     with pytest.raises(budgets.UsageError) as caught:
         budgets.read(path, arms.TODAY)
-    assert len(caught.value.text.splitlines()) == 6
+    assert 6 == len(caught.value.text.splitlines())
     filled = text.replace('reason = ""', 'reason = "r"').replace('owner = ""', 'owner = "o"')
     path.write_text(head + filled.replace('expires = ""', "expires = 2027-05-31"))
     found = budgets.read(path, arms.TODAY)
     large = arms.known(found.find("moe/combine:large:fwd"))
-    assert large.overhead == pytest.approx(-0.5, abs=0.03)
-    assert large.memory_bytes == 22 * 2**20
+    assert pytest.approx(-0.5, abs=0.03) == large.overhead
+    assert 22 * 2**20 == large.memory_bytes
     assert "NVIDIA H200, 2026-11-29, run r1" in text
 
 
@@ -59,4 +59,4 @@ def test_hostile_command_stays_a_comment():
     hostile = result(measured())
     text = suggest(replace(hostile, run=replace(hostile.run, command="perfgate run\n[[budget]]")))
 
-    assert text.count("\n[[budget]]") == 1
+    assert 1 == text.count("\n[[budget]]")
