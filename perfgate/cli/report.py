@@ -65,20 +65,20 @@ def show(result: GateResult, format_: str, wide: bool = False) -> None:
 
 
 def matching(result: GateResult, pattern: str) -> GateResult:
-    """The result with only the comparisons whose range matches the glob; verdict and counts stay those of the whole run.
+    """The part of a result whose range or op matches ``pattern``; verdict and counts stay those of the whole run.
 
     Raises :class:`UsageError` where none matches.
     """
     import dataclasses
-    from fnmatch import fnmatchcase
 
     from perfgate.errors import UsageError
     from perfgate.model import Reason
+    from perfgate.render import only
 
-    chosen = tuple(c for c in result.comparisons if fnmatchcase(c.range, pattern) or fnmatchcase(c.op, pattern))
-    if not chosen:
-        named = ", ".join(sorted({c.range for c in result.comparisons})[:5])
-        raise UsageError(f"--only {pattern}: matches no range of this run", f"ranges are like {named}")
-    shown, every = len({c.range for c in chosen}), len({c.range for c in result.comparisons})
-    note = Reason("PART_OF_A_RUN", f"shows {shown} of {every} ranges (--only {pattern}); the verdict is of the whole run")
-    return dataclasses.replace(result, comparisons=chosen, findings=(note, *result.findings))
+    part = only(result, pattern)
+    every = sorted({c.range for c in result.comparisons})
+    if not part.comparisons:
+        raise UsageError(f"--only {pattern}: matches no range of this run", f"ranges are like {', '.join(every[:5])}")
+    shown = len({c.range for c in part.comparisons})
+    note = Reason("PART_OF_A_RUN", f"shows {shown} of {len(every)} ranges (--only {pattern}); the verdict is of the whole run")
+    return dataclasses.replace(part, findings=(note, *result.findings))

@@ -10,7 +10,7 @@ import os
 import pkgutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from perfgate.errors import UsageError
@@ -48,6 +48,13 @@ class Export:
 
     format: str
     path: Path
+
+
+def only(result: GateResult, pattern: str) -> GateResult:
+    """The result with only the comparisons whose range or op matches ``pattern`` (``*`` and ``?``); the verdict is kept."""
+    from perfgate.budgets import pattern_matches
+
+    return replace(result, comparisons=tuple(c for c in result.comparisons if pattern_matches(pattern, c.range)))
 
 
 def parse_exports(options: Iterable[str]) -> list[Export]:
