@@ -4,13 +4,13 @@ import torch
 from perfgate import Case, discover
 
 op = discover.load().op("segment/index_add")
-CHUNK, GROUP, LAST = 16, 8, 8  # small, so that few rows make many levels
+MANY, CHUNK, LONG_CHUNK, GROUP, LAST = 1000, 16, 24, 8, 8  # small, so that few rows make many levels
 
 
 @pytest.fixture(autouse=True)
 def small_cuts(monkeypatch):
-    for name, size in (("CHUNK", CHUNK), ("GROUP", GROUP), ("LAST", LAST)):
-        monkeypatch.setattr(discover.module("blocks.segment.shape"), name, size)
+    for name in ("MANY", "CHUNK", "LONG_CHUNK", "GROUP", "LAST"):
+        monkeypatch.setattr(discover.module("blocks.segment.shape"), name, globals()[name])
 
 
 def kernels():
@@ -25,7 +25,7 @@ def documented_fold(values, ids, bins):
     """The order that the block documents, entry by entry: chunks of the sorted rows, then groups of their parts."""
     out = torch.zeros(bins, values.shape[1])
     order = sorted((i for i in range(len(ids)) if ids[i] >= 0), key=lambda i: ids[i])  # sorted() is stable
-    parts, chunk_size = [(ids[i], values[i], None) for i in order], CHUNK
+    parts, chunk_size = [(ids[i], values[i], None) for i in order], LONG_CHUNK if len(ids) >= MANY else CHUNK
     while parts:
         above = []
         for start in range(0, max(len(parts), 1), chunk_size):
@@ -70,7 +70,7 @@ PATTERNS = {
     "random": (60, 5, 12, "random"),
     "unique": (40, 4, 40, "unique"),
     "zipf": (90, 3, 20, "zipf"),
-    "one id over four levels": (1100, 2, 3, "one"),
+    "one id over four levels": (1600, 2, 3, "one"),
     "two hot ids": (150, 3, 16, "hot-2"),
     "one row": (1, 5, 3, "random"),
     "one full chunk": (16, 5, 2, "random"),
@@ -169,10 +169,10 @@ def test_the_declared_workspace_counts_every_level():
     shape = discover.module("blocks.segment.shape")
     per_program = 2 * 8 * 4 + 4
 
-    assert shape.levels(1100) == [(1100, 16), (69, 8), (9, 8), (2, 8)]
+    assert shape.levels(1600) == [(1600, 24), (67, 8), (9, 8), (2, 8)]
     assert shape.workspace_bytes(16, 8) == per_program
     assert shape.workspace_bytes(17, 8) == (2 + 1) * per_program
-    assert shape.workspace_bytes(1100, 8) == (69 + 9 + 2 + 1) * per_program
+    assert shape.workspace_bytes(1600, 8) == (67 + 9 + 2 + 1) * per_program
     assert shape.workspace_bytes(0, 8) == 0
 
 
@@ -183,7 +183,7 @@ def test_the_shipped_cuts_end_with_one_program(entries, monkeypatch):
 
     levels = shape.levels(entries)
 
-    assert levels[0] == (entries, shape.CHUNK)
+    assert levels[0] == (entries, 128 if entries >= 65536 else 64)
     assert -(-levels[-1][0] // levels[-1][1]) == 1
     assert all(size % 8 == 0 for _, size in levels)
     assert [count for count, _ in levels[1:]] == [-(-count // size) for count, size in levels[:-1]]

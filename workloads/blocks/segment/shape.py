@@ -5,7 +5,8 @@ The cuts are part of the bits: they stand here, not in the table of launch confi
 
 from __future__ import annotations
 
-CHUNK = 64  # sorted rows that one program folds
+MANY = 65536  # rows from which on a program folds the longer chunk: fewer parts, and enough programs all the same
+CHUNK, LONG_CHUNK = 64, 128  # sorted rows that one program folds
 GROUP = 8  # parts that one program folds above the first level
 LAST = 16  # parts that one program folds where that ends the fold
 
@@ -13,7 +14,7 @@ LAST = 16  # parts that one program folds where that ends the fold
 def levels(entries: int) -> list[tuple[int, int]]:
     """(entries, entries per program) of each level; a level leaves one part per program, the last one has one program."""
     found = []
-    size = CHUNK
+    size = LONG_CHUNK if entries >= MANY else CHUNK
     while entries > 0:
         found.append((entries, size))
         programs = -(-entries // size)

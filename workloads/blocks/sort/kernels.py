@@ -109,10 +109,14 @@ def stable_sort(ids: torch.Tensor, bins: int, first: int = 0, padding: int = -1,
     tiles = max(1, triton.cdiv(entries, TILE))
     keys = rows = ids.contiguous()
     places = torch.empty((entries if with_places else 0,), dtype=torch.int32, device=ids.device)
-    present = torch.zeros((bins + 1,), dtype=torch.int8, device=ids.device)
     all_passes = passes(entries, bins)
+    most = 4 * tiles * max(digits for _, digits in all_passes)
+    zeros = torch.zeros((most + bins + 1,), dtype=torch.int8, device=ids.device)  # one fill for all that starts at zero
+    present = zeros[most:]
     for number, (shift, digits) in enumerate(all_passes):
-        counts = torch.zeros((digits * tiles,), dtype=torch.int32, device=ids.device)
+        counts = zeros[: 4 * digits * tiles].view(torch.int32)
+        if number:
+            counts.zero_()
         ranks, next_keys, next_rows = (torch.empty((entries,), dtype=torch.int32, device=ids.device) for _ in range(3))
         mask = (1 << (digits - 1).bit_length()) - 1
         arguments = (entries, bins, first, padding, shift, mask, tiles)
