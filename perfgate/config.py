@@ -25,6 +25,7 @@ class Config:
     case: tuple[str, ...] = ()
     suite: str = ""  # "" is smoke on a CPU, typical on a GPU
     implementation: tuple[str, ...] = ()
+    judged_only: bool = False  # default and judged implementation alone: no candidates, no contenders
     workloads: tuple[str, ...] = ()
     device: str = "auto"  # auto | cpu | a GPU's index
     profiler: str = "auto"

@@ -9,7 +9,7 @@ from typing import Literal
 from perfgate.config import Config
 from perfgate.errors import UsageError
 from perfgate.model import MODE_OF_ROLE, Exempt, Mode, RunSpec, Variant
-from perfgate.registry import Case, Op, Registry
+from perfgate.registry import Case, Implementation, Op, Registry
 
 ORDER: dict[int, tuple[Mode, ...]] = {  # drift that is linear in time cancels inside a block and between two
     0: ("default", "deterministic", "deterministic", "default"),
@@ -80,7 +80,9 @@ def make_plan(registry: Registry, config: Config, device: str, profiler: str) ->
     suite = config.suite or ("smoke" if device == "cpu" else "typical")
     ops = [registry.op(name) for name in config.op] or list(registry)
     runnable = [op for op in ops if not op.exempt_reason]
-    variants = [variant for op in runnable for case in _cases(op, config, suite) for variant in _variants(op, case, config)]
+    variants = [
+        variant for op in runnable for case in _cases(op, config, suite) for variant in _variants(op, case, config, device)
+    ]
     _refuse_unknown_implementations(config.implementation, runnable)
     exempt = tuple(Exempt(op.name, op.exempt_reason) for op in ops if op.exempt_reason)
     if not variants:
@@ -99,14 +101,22 @@ def _cases(op: Op, config: Config, suite: str) -> list[Case]:
     return [case for case in op.case_list if case.name in config.case]
 
 
-def _variants(op: Op, case: Case, config: Config) -> list[Variant]:
+def _variants(op: Op, case: Case, config: Config, device: str) -> list[Variant]:
     """The default is always there: without it nothing can be compared."""
+    chosen = _judged(op, device) if config.judged_only else op.implementations
     return [
         Variant(op.name, case.name, phase, one.name, one.role)
         for phase in op.phases
-        for one in op.implementations
+        for one in chosen
         if not config.implementation or one.name in config.implementation or one.role == "default"
     ]
+
+
+def _judged(op: Op, device: str) -> list[Implementation]:
+    """Default and champion; the stock path where there is no champion, or (on a CPU) none that could run."""
+    stands_in = device == "cpu" or op.with_role("champion") is None
+    roles = ("default", "champion", *(("stock_deterministic",) if stands_in else ()))
+    return [one for one in op.implementations if one.role in roles]
 
 
 def _refuse_unknown_implementations(wanted: Sequence[str], ops: Sequence[Op]) -> None:

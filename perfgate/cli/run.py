@@ -25,6 +25,9 @@ def run(
     implementation: Annotated[
         list[str] | None, typer.Option("--implementation", help="Only this one beside the default; repeatable.")
     ] = None,
+    judged_only: Annotated[
+        bool | None, typer.Option("--judged-only", help="Only what is judged: no candidates, contenders.")
+    ] = None,
     workloads: Annotated[
         list[str] | None, typer.Option("--workloads", help="Folder or file with more ops; repeatable.")
     ] = None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -33,6 +34,7 @@ def _tell(lines: TextIO, variant: str, said: dict[str, Any]) -> None:
 
 
 def _examine(job: Job, spec: RunSpec) -> Outcome:
+    began = time.perf_counter()
     x = job.make_inputs()
     memory = peak_memory(job, clone_inputs(x))
     reference = _outputs(job, clone_inputs(x))
@@ -44,6 +46,7 @@ def _examine(job: Job, spec: RunSpec) -> Outcome:
     details |= {"differing": differing, "first_difference": first}
     if spec.position == 0:
         details |= accuracy(job, x, reference)
+    details["seconds"] = round(time.perf_counter() - began, 3)
     return Outcome(job.variant.name, "ok", instances=spec.replays, details=details)
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gc
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +27,16 @@ def run(spec: RunSpec, jobs: list[Job], folder: Path) -> list[Outcome]:
     ranges = ranges_for(spec.profiler)
     flush = l2_flush(spec.device)
     warm = {job.variant.name: attempt(job, lambda job=job: _warm_up(job, spec.warmup)) for job in jobs}  # type: ignore[misc]
+    gc.collect()
+    gc.freeze()  # what modules hold for good need not be looked at again before every range
     outcomes = []
     with _recording(spec, folder):
         for job in jobs:
             outcome = warm[job.variant.name]
             if outcome.status == "ok":
+                seconds = outcome.details
                 outcome = attempt(job, lambda job=job: _measure(job, spec.iterations, ranges, flush))  # type: ignore[misc]
+                outcome = replace(outcome, details=seconds | outcome.details)
             outcomes.append(outcome)
     return outcomes
 
@@ -55,15 +61,17 @@ def l2_flush(device: str) -> Callable[[], None]:
 
 
 def _warm_up(job: Job, calls: int) -> Outcome:
+    began = time.perf_counter()
     call = job.ready(job.make_inputs())
     for _ in range(calls):
         call()
     synchronise(job.device)
-    return Outcome(job.variant.name, "ok")
+    return Outcome(job.variant.name, "ok", details={"warm_up_s": round(time.perf_counter() - began, 3)})
 
 
 def _measure(job: Job, instances: int, ranges: Ranges, flush: Callable[[], None]) -> Outcome:
     name = job.variant.name
+    began = time.perf_counter()
     with within(ranges, AUX, f"setup:{name}"):
         call = job.ready(job.make_inputs())
         for _ in range(SETTLE_CALLS):
@@ -79,7 +87,7 @@ def _measure(job: Job, instances: int, ranges: Ranges, flush: Callable[[], None]
             with within(ranges, AUX, "settle"):
                 synchronise(job.device)
                 del outputs
-    return Outcome(name, "ok", instances=instances)
+    return Outcome(name, "ok", instances=instances, details={"measure_s": round(time.perf_counter() - began, 3)})
 
 
 @contextmanager

@@ -71,6 +71,16 @@ def test_a_filter_on_implementations_keeps_the_default(registry):
     assert {"torch.a", "triton.b"} == {variant.implementation for variant in plan.variants}
 
 
+@pytest.mark.parametrize(
+    ("device", "roles"),
+    [("cuda:0", {"default", "champion"}), ("cpu", {"default", "champion", "stock_deterministic"})],
+)
+def test_judged_only_leaves_out_what_is_only_ranked(registry, device, roles):
+    plan = make_plan(registry, Config(op=("moe/combine",), case=("smoke",), judged_only=True), device, "torch")
+
+    assert roles == {variant.role for variant in plan.variants}
+
+
 def test_exempt_ops_are_carried_along(registry):
     assert ["comm/overlap"] == [one.op for one in make_plan(registry, Config(), "cpu", "torch").exempt]
 
