@@ -12,7 +12,8 @@ from collections import Counter
 from typing import Any
 
 from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource, compile
+from triton.compiler import ASTSource
+from triton.compiler import compile as compile_kernel
 
 from perfgate import discover
 
@@ -36,22 +37,22 @@ KERNELS: list[tuple[str, str, dict[str, str], dict[str, Any]]] = [
         "moe.combine.kernels",
         "_scatter_atomic",
         {**ROWS, "token_of_row": "*i64", "out": "*bf16"},
-        {"WEIGHTED": False, "BLOCK": 512},
+        {"WEIGHTED": False, "BLOCK": 1024},
     ),
     (
         "moe.routing.kernels",
         "_topk",
         {"scores": "*fp32", "values": "*fp32", "ids": "*i64", "tokens": "i32", "experts": "i32", "stride": "i32"},
         {"K": 8, "PADDED": 8, "WIDTH": 256, "STABLE": True, "ROWS": 4},
-    ),  # fmt: skip
-    ("blocks.segment.kernels", "_fold", {**VALUES, **FOLD}, {"CHUNK": 64, "BLOCK": 256, "LEAF": True}),
+    ),
+    ("blocks.segment.kernels", "_fold", {**VALUES, **FOLD}, {"CHUNK": 64, "BLOCK": 512, "LEAF": True}),
     ("blocks.segment.kernels", "_add_atomically", {**VALUES, "out": "*fp32"}, {"BLOCK": 512}),
     (
         "blocks.sort.kernels",
         "_rank",
         {**SORT, "ids": "*i64", "ranks": "*i32", "counts": "*i32"},
         {"TILE": 256, "PART": 32, "RAW": True},
-    ),  # fmt: skip
+    ),
     ("blocks.exact.kernels", "_add_rounded", {**VALUES, "counts": "*i32", "largest": "*i32", "out": "*fp32"}, {"BLOCK": 512}),
 ]
 
@@ -67,7 +68,7 @@ def instructions(module: str, name: str, types: dict[str, str], constants: dict[
         attrs={(index,): [["tt.divisibility", 16]] for index, one in enumerate(names) if one in types},
     )
     options = {"num_warps": 4, "enable_fp_fusion": False}
-    ptx = compile(source, target=GPUTarget("cuda", 90, 32), options=options).asm["ptx"]
+    ptx = compile_kernel(source, target=GPUTarget("cuda", 90, 32), options=options).asm["ptx"]
     found = re.findall(r"^\s*(?:@\S+\s+)?((?:ld\.global|st\.global|red|atom|fma|add|sub|redux)\.\S*)", ptx, flags=re.MULTILINE)
     return dict(Counter(found))
 
