@@ -34,10 +34,11 @@ router_topk.suites(pr=("typical",))
 
 @router_topk.inputs
 def scores(case: Case, device: str, generator: Any) -> dict[str, Any]:
-    """Scores [tokens, experts] f32: random, all equal, or with NaN in one of 64."""
+    """Scores [tokens, experts] f32: random and distinct within a token, all equal, or with NaN in one of 64."""
     import torch
 
-    made = torch.randn(case.tokens, case.experts, device=device, generator=generator)
+    # ranks, since of 256 random floats two are equal often enough to make any comparison of ids meaningless
+    made = torch.rand(case.tokens, case.experts, device=device, generator=generator).argsort(dim=1) * (8 / case.experts) - 4
     if case.get("scores") == "equal":
         made.fill_(0.5)
     if case.get("scores") == "nan":
