@@ -106,7 +106,7 @@ def _csv(rows: Sequence[RangeSummary]) -> None:
     writer.writerow(["range", "bucket", "instances", *(f"{metric}_{part}" for metric in METRICS for part in parts), "rule"])
     for row in rows:
         figures = [_part(getattr(row, metric), part) for metric in METRICS for part in parts]
-        writer.writerow([_safe(row.name), bucket(row.name), row.instances, *figures, " ".join(row.rules)])
+        writer.writerow([spreadsheet_safe(row.name), bucket(row.name), row.instances, *figures, " ".join(row.rules)])
 
 
 def _part(stat: Stat | None, part: str) -> float | str:
@@ -114,7 +114,7 @@ def _part(stat: Stat | None, part: str) -> float | str:
     return "" if value is None else value
 
 
-def _safe(name: str) -> str:
+def spreadsheet_safe(name: str) -> str:
     """A name that a spreadsheet would run as a formula gets an apostrophe; nothing in it breaks a line or steers a terminal."""
     from perfgate.render._text import visible
 
@@ -126,17 +126,17 @@ def _table(reading: Reading, rows: Sequence[RangeSummary], stat: str, *, with_ke
     import sys
 
     from perfgate.cli._console import out
-    from perfgate.traces.names import bucket
+    from perfgate.traces.names import BUCKETS, bucket
 
     console = out(None if sys.stdout.isatty() else WIDTH)
-    for part in ("forward", "backward", "op") if in_buckets else ("",):
+    for part in BUCKETS if in_buckets else ("",):
         chosen = [row for row in rows if not part or bucket(row.name) == part]
         if part:
-            console.print(f"{part}: {len(chosen)} ranges", style="bold", markup=False)
+            console.print(f"{part}: {len(chosen)} ranges", style="bold", markup=False, emoji=False)
         if chosen:
             console.print(_grid(chosen, stat, gpu=reading.has_gpu, with_kernels=with_kernels))
     for line in _footnotes(reading, rows, stat):
-        console.print(line, markup=False, soft_wrap=True)
+        console.print(line, markup=False, emoji=False, soft_wrap=True)
 
 
 def _grid(rows: Sequence[RangeSummary], stat: str, *, gpu: bool, with_kernels: bool) -> Any:

@@ -9,6 +9,7 @@ from typing import Literal
 from perfgate.errors import UsageError
 
 Bucket = Literal["forward", "backward", "op"]
+BUCKETS: tuple[Bucket, ...] = ("forward", "backward", "op")
 
 _COUNTERS = re.compile(r",\s*(?:seq|op_id)\s*=\s*-?\d+")
 _BACKWARD = re.compile(r"backward|(?<![a-z])bwd(?![a-z])|(?<![a-z])[dw]grad(?![a-z])", re.IGNORECASE)
