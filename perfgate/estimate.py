@@ -2,9 +2,11 @@
 
 The unit is the process, not the iteration: iterations of one process share its clocks, memory layout and compiled code. Every
 function takes arrays whose last axis runs over the processes of one arm (two per ABBA block) and holds natural logarithms of
-medians. Welch's interval was chosen by simulation (``perfgate selftest --simulate`` repeats it): with three blocks and twenty
-ranges it is 8 % wider than a pooled one, and holds its level where one arm is much noisier than the other (a pooled one fails
-falsely 5 times as often there); a t on block differences alone is five times as wide.
+medians. The standard error is Welch's; its degrees of freedom are the mean of Welch's and those of the smaller arm alone.
+That was chosen by simulation (400,000 draws, 3 and 6 blocks, level 0.0004 as one of twenty ranges has it at a first look): a
+pooled t fails falsely 5 times too often where one arm is much noisier than the other, Welch's own degrees 1.9 times, these at
+most 1.1 times, for an interval 13 % wider where both are alike. A t on the blocks' differences alone holds its level too, but
+is five times as wide at three blocks.
 """
 
 from __future__ import annotations
@@ -86,13 +88,14 @@ def critical(alpha: float | FloatArray, freedom: FloatArray) -> FloatArray:
 def unpaired(default: FloatArray, other: FloatArray) -> Estimate:
     """Estimate from arms that ran in different processes.
 
-    ``default`` (..., m) and ``other`` (..., n) hold log medians, m, n >= 2. Degrees of freedom after Welch and Satterthwaite.
+    ``default`` (..., m) and ``other`` (..., n) hold log medians, m, n >= 2.
     """
     m, n = default.shape[-1], other.shape[-1]
     mean = other.mean(-1) - default.mean(-1)
     a, b = default.var(-1, ddof=1) / m, other.var(-1, ddof=1) / n
     scale = a**2 / (m - 1) + b**2 / (n - 1)
-    freedom = np.divide((a + b) ** 2, scale, out=np.full_like(scale, m + n - 2.0), where=scale > 0)
+    welch = np.divide((a + b) ** 2, scale, out=np.full_like(scale, m + n - 2.0), where=scale > 0)
+    freedom = (welch + min(m, n) - 1) / 2
     pairs = other[..., :, None] - default[..., None, :]
     hodges_lehmann = np.median(pairs.reshape(*mean.shape, m * n), -1, overwrite_input=True)
     reach = other.min(-1) - default.max(-1), other.max(-1) - default.min(-1)

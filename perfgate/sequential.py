@@ -19,6 +19,7 @@ from perfgate.errors import UsageError
 from perfgate.estimate import ROUNDING, Estimate, FloatArray, critical
 
 UNDECIDED, PASS, FAIL = 0, -1, 1
+SPENT = 0.04  # of the 5 % promised (a false fail in a run, a false pass of a range); the rest is for noise that is not normal
 IntArray = npt.NDArray[np.int64]
 
 
@@ -27,10 +28,10 @@ class Looks:
     """When the data may be looked at (numbers of blocks) and the error that may be spent over all looks together."""
 
     at: tuple[int, ...] = (3, 6, 12, 24)
-    alpha: float = 0.05
+    alpha: float = SPENT
 
     @classmethod
-    def plan(cls, first: int = 3, limit: int = 24, alpha: float = 0.05) -> Looks:
+    def plan(cls, first: int = 3, limit: int = 24, alpha: float = SPENT) -> Looks:
         """Looks at ``first`` blocks, then at twice as many each time, the last at ``limit``.
 
         Raises :class:`UsageError` where first < 1 or limit < first.
@@ -99,7 +100,7 @@ def blocks_needed(evidence: Estimate, blocks: int, budget: float, ceiling: float
     distance = ratio - budget - float(evidence.drift_low) if over else ceiling - ratio - float(evidence.drift_high)
     alpha = looks.level(looks.at[-1], looks.at[-2] if len(looks.at) > 1 else 0) / (family if over else 1)
     for wanted in range(blocks + 1, 10 * looks.at[-1] + 1):
-        freedom = np.asarray(4.0 * wanted - 2)
+        freedom = np.asarray(3.0 * wanted - 1.5)  # of arms that are alike: see perfgate.estimate
         if distance > float(critical(alpha, freedom)) * error * math.sqrt(blocks / wanted):
             return wanted
     return None

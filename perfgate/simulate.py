@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from zlib import crc32
 
 import numpy as np
 import numpy.typing as npt
@@ -119,7 +120,7 @@ def try_rule(name: str, rule: Rule, noise: Noise, looks: Looks, runs: int, seed:
 
 def _run(rule: Rule, noise: Noise, ratio: float, looks: Looks, runs: int, seed: int) -> tuple[IntArray, IntArray]:
     """Outcomes and blocks, each (runs, ranges), at one true ratio."""
-    rng = np.random.default_rng([seed, 20261129])
+    rng = np.random.default_rng([seed, crc32(noise.name.encode())])
     parts = []
     for start in range(0, runs, CHUNK):
         drawn = noise.draw(rng, min(CHUNK, runs - start), noise.ranges, looks.at[-1])

@@ -5,16 +5,25 @@ from scipy import stats
 from perfgate import estimate
 
 
-def test_unpaired_is_welchs_interval():
+def test_unpaired_is_welchs_interval_with_fewer_degrees_of_freedom():
     rng = np.random.default_rng(1)
     a, b = rng.normal(0, 1, 6), rng.normal(1, 3, 7)
     expected = stats.ttest_ind(b, a, equal_var=False)
     evidence = estimate.unpaired(a, b)
+    error = (b.mean() - a.mean()) / expected.statistic
+    freedom = (expected.df + 5) / 2
 
-    assert pytest.approx((float(evidence.low(0.05)), float(evidence.high(0.05)))) == expected.confidence_interval(0.9)
-    assert stats.ttest_ind(b, a, equal_var=False, alternative="greater").pvalue == pytest.approx(
-        float(evidence.p_above(np.asarray(0.0)))
-    )
+    assert pytest.approx((error, freedom)) == (float(evidence.error), float(evidence.freedom))
+    assert pytest.approx(b.mean() - a.mean() - stats.t.ppf(0.95, freedom) * error) == float(evidence.low(0.05))
+    assert pytest.approx(stats.t.sf(expected.statistic, freedom)) == float(evidence.p_above(np.asarray(0.0)))
+
+
+def test_level_holds_where_one_arm_is_much_noisier():
+    rng = np.random.default_rng(6)
+    evidence = estimate.unpaired(rng.normal(0, 0.25, (200_000, 6)), rng.normal(0, 1, (200_000, 6)))
+    level = 0.001
+
+    assert level * 1.2 > (evidence.p_above(np.zeros(200_000)) <= level).mean()
 
 
 def test_paired_is_students_interval():

@@ -162,8 +162,8 @@ def test_process_with_another_mode_is_inconclusive_only_where_it_matters():
     times = [110, 110.1, 109.9, 110, 110, 130]
     own = arms.arm("new", times)
 
-    assert ["MULTIMODAL"] == codes(one(own=own, budget="20%"))
-    assert "inconclusive" == one(own=own, budget="20%").status
+    assert ["MULTIMODAL"] == codes(one(own=own, budget="25%"))
+    assert "inconclusive" == one(own=own, budget="25%").status
     assert "pass" == one(own=own, budget="40%").status
 
 

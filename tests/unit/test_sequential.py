@@ -120,16 +120,16 @@ def test_outcome_is_what_the_shown_bounds_say(ratios, error):
             assert high[place] >= math.log(1.15) - 1e-9
 
 
-def test_blocks_needed_is_about_right():
+def test_blocks_needed_decide_about_every_other_time():
     rng = np.random.default_rng(1)
-    looks = Looks.plan(3, 24)
+    looks, limit = Looks.plan(3, 24), math.log(1.15)
     found = unpaired(rng.normal(0, 0.01, 6), rng.normal(math.log(1.14), 0.01, 6))
-    needed = known(sequential.blocks_needed(found, 3, math.log(1.15), math.log(1.15), looks, 1))
-    more = unpaired(rng.normal(0, 0.01, (2000, 2 * needed)), rng.normal(float(found.log_ratio), 0.01, (2000, 2 * needed)))
-    level = looks.level(24, 12)
+    needed = known(sequential.blocks_needed(found, 3, limit, limit, looks, 1))
+    noise, shape = float(found.error) * math.sqrt(3), (2000, 2 * needed)
+    more = unpaired(rng.normal(0, noise, shape), rng.normal(float(found.log_ratio), noise, shape))
 
     assert needed > 3
-    assert (more.highest(level) <= math.log(1.15)).mean() > 0.3
+    assert 0.3 < (more.highest(looks.level(24, 12)) <= limit).mean() < 0.7
 
 
 def test_on_the_budget_no_number_of_blocks_is_enough():
