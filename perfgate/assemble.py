@@ -1,4 +1,7 @@
-"""Evidence -> Comparisons that wait for their verdict: which implementation is judged, and all figures side by side. Pure."""
+"""Evidence -> Comparisons that wait for their verdict: which implementation is judged, and both arms side by side. Pure.
+
+The effect between the arms is for :func:`perfgate.judge.judge`, which knows the metric and the level that decide.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from perfgate.compare import arm, effect
+from perfgate.compare import arm
 from perfgate.evidence import Evidence
 from perfgate.model import Accuracy, ArmFigures, Bits, Comparison, Memory, Metric, Reason, Variant
 from perfgate.registry import Registry
@@ -68,36 +71,21 @@ def _comparison(
     *,
     judged: bool,
 ) -> Comparison:
-    own_arm = _arm(variant, own)
-    base = Comparison(
+    return Comparison(
         op=variant.op,
         case=variant.case,
         phase=variant.phase,
         implementation=variant.implementation,
         role=variant.role,
         judged=judged,
+        racy=bool(registry.op(variant.op).racy),
         default=default_arm,
-        deterministic=own_arm,
+        deterministic=_arm(variant, own),
         metric=metric,
         memory=_memory(variant, own, default, registry),
         bits=_bits(own, default),
         accuracy=_accuracy(variant, own, default, registry),
         signals=tuple(own.problems) + tuple(_default_problems(default)),
-    )
-    if default_arm is None or own_arm is None:
-        return base
-    found = effect(default_arm, own_arm, metric)
-    return replace(
-        base,
-        ratio=found.ratio,
-        ratio_low=found.ratio_low,
-        ratio_high=found.ratio_high,
-        ratio_hodges_lehmann=found.ratio_hodges_lehmann,
-        mde=found.mde,
-        blocks=found.blocks,
-        delta_ns=found.delta_ns,
-        contributions=found.contributions,
-        signals=base.signals + found.signals,
     )
 
 

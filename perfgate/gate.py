@@ -9,11 +9,12 @@ from typing import Any
 
 from perfgate.budgets import Budgets
 from perfgate.budgets import choose as choose_budgets
-from perfgate.config import Config
+from perfgate.config import ON_INCONCLUSIVE, Config
 from perfgate.devices import choose_device, device_name
 from perfgate.discover import bundled_folder, readable
 from perfgate.discover import load as load_ops
 from perfgate.environment import fingerprint
+from perfgate.errors import UsageError
 from perfgate.judge import judge, verdict
 from perfgate.model import GateResult
 from perfgate.plan import make_plan
@@ -46,7 +47,7 @@ def prepare(config: Config) -> Prepared:
     plan = make_plan(registry, config, machine.device, profiler.name)
     budgets = budgets_of(machine.name, config.thresholds)
     found = budgets.findings(ranges_of(registry), {one.range for one in plan.variants})
-    looks = Looks.plan(config.blocks, max(config.blocks, config.max_blocks))
+    looks = Looks.plan(config.blocks, config.max_blocks or config.blocks)
     return Prepared(plan, registry, budgets, profiler, (*findings, *found), looks, machine.environment)
 
 
@@ -63,8 +64,14 @@ def run(config: Config, *, command: str, progress: Progress) -> Finished:
 
 
 def check(run_: Path, *, thresholds: str = "", on_inconclusive: str = "fail") -> GateResult:
-    """A stored result judged again, against the budgets as they stand now. Runs and writes nothing."""
+    """A stored result judged again, against the budgets as they stand now. Runs and writes nothing.
+
+    Raises :class:`~perfgate.errors.UsageError` for a result that can't be read and for an unknown ``on_inconclusive``.
+    """
+    if on_inconclusive not in ON_INCONCLUSIVE:
+        raise UsageError(f"--on-inconclusive {on_inconclusive}", f"use {' or '.join(ON_INCONCLUSIVE)}")
     stored = load_result(run_)
+    planned = stored.run.looks
     budgets = budgets_of(card_of(stored.environment), thresholds)
     registry = load_ops()
     measured = {one.range for one in stored.comparisons}
@@ -74,7 +81,8 @@ def check(run_: Path, *, thresholds: str = "", on_inconclusive: str = "fail") ->
     again = judge(
         [replace(one, status="invalid", reasons=()) for one in stored.comparisons],
         budgets,
-        racy_ops={op.name for op in registry if op.racy},
+        racy_ops={op.name for op in registry if op.racy} | {one.op for one in stored.comparisons if one.racy},
+        looks=Looks.plan(planned[0], planned[-1]) if planned else None,
     )
     return replace(
         stored,
@@ -99,13 +107,19 @@ def _this_machine(wanted: str) -> _Machine:
 def _stored_machine(run_: Path) -> _Machine:
     """The machine that a stored run was made on: a replay is judged as if it ran there."""
     content = RunDirectory.open(run_).read_run()
-    environment = content["environment"]
-    return _Machine(content["plan"]["device"], card_of(environment), environment)
+    try:
+        device, environment = content["plan"]["device"], content["environment"]
+    except (KeyError, TypeError):
+        raise UsageError(f"{run_ / 'run.json'} lacks plan.device or environment", "the file was edited; run again") from None
+    return _Machine(device, card_of(environment), environment)
 
 
 def card_of(environment: dict[str, Any]) -> str:
-    """The card's name in a stored environment; "cpu" where it was a CPU."""
-    return str((environment.get("gpu") or {}).get("name") or environment["device"])
+    """The card's name in a stored environment; "cpu" where it was a CPU. Raises :class:`UsageError` where it names neither."""
+    name = (environment.get("gpu") or {}).get("name") or environment.get("device")
+    if not name:
+        raise UsageError("the stored environment names no device", "the file was edited; run again")
+    return str(name)
 
 
 def budgets_of(card: str, thresholds: str) -> Budgets:

@@ -206,6 +206,7 @@ class Comparison:
     implementation: str
     role: Role
     judged: bool
+    racy: bool = False  # the op's default is declared racy: equal kernels in both arms are then NO_EFFECT
     default: ArmFigures | None = None
     deterministic: ArmFigures | None = None
     metric: Metric = "busy"
@@ -252,6 +253,7 @@ class RunInfo:
     complete: bool
     device: str = ""
     seconds: float = 0.0
+    looks: tuple[int, ...] = ()  # the numbers of blocks at which it was to be judged; () where it had no such plan
 
 
 @dataclass(frozen=True)

@@ -78,6 +78,7 @@ class Session:
             profiler=prepared.profiler.name,
             complete=False,
             device=prepared.plan.device,
+            looks=prepared.looks.at,
         )
         directory.write_run({"run": asdict(self._info), "plan": asdict(prepared.plan), "environment": self._environment})
 
@@ -150,7 +151,7 @@ class Session:
         metrics = {one.range: self._metric(one.range) for one in self._plan.variants}
         both = self._plan.config.mode == "both"
         compared = assemble(self._plan.variants, self._collection.of, self._prepared.registry, metrics, both_arms=both)
-        racy = {op.name for op in self._prepared.registry if op.racy}
+        racy = {one.op for one in compared if one.racy}
         return judge(compared, self._prepared.budgets, racy_ops=racy, looks=self._prepared.looks, final=final)
 
     def _metric(self, range_: str) -> Metric:

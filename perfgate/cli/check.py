@@ -17,22 +17,12 @@ def check(
     run: Annotated[Path, typer.Argument(help="A run directory, or its result.json.")],
     thresholds: Annotated[str, typer.Option(help="A budget file. [chosen by the device that the run was made on]")] = "",
     on_inconclusive: Annotated[str, typer.Option("--on-inconclusive", help="fail (exit 4) or pass.")] = "fail",
-    format_: Annotated[str, typer.Option("--format", help="table, json, csv or markdown.")] = "table",
+    format_: Annotated[str, typer.Option("--format", help="table, json, csv, markdown, or github (annotations).")] = "table",
 ) -> None:
     """Judge a stored run again, without a GPU. Writes nothing; exits as `perfgate run` would."""
     from perfgate import gate
-    from perfgate.cli._console import out
-    from perfgate.errors import UsageError
-    from perfgate.render import FORMATS
+    from perfgate.cli.report import show
 
     result = gate.check(run, thresholds=thresholds, on_inconclusive=on_inconclusive)
-    if format_ == "table":
-        from perfgate.render.terminal import render
-
-        console = out()
-        console.print(render(result, width=console.width))
-    elif format_ in ("json", "csv", "markdown"):
-        print(FORMATS[format_](result))
-    else:
-        raise UsageError(f"--format {format_}", "use table, json, csv or markdown")
+    show(result, format_)
     raise typer.Exit(result.verdict.exit_code)

@@ -18,6 +18,14 @@ def replay(out, *ops, extra=()):
     )  # fmt: skip
 
 
+@pytest.fixture(scope="module")
+def passed(tmp_path_factory):
+    """A run that passed; tests leave it as it is."""
+    run = tmp_path_factory.mktemp("passed") / "run"
+    replay(run, "equal")
+    return run
+
+
 @pytest.mark.parametrize(
     ("op", "code", "reason"),
     [
@@ -63,6 +71,48 @@ def test_a_stored_run_can_be_judged_again_with_other_budgets(tmp_path):
     assert 0 == again.returncode, again.stdout
     assert 1 == as_before.returncode
     assert 1 == json.loads(as_before.stdout)["verdict"]["exit_code"]
+
+
+@pytest.mark.parametrize(("op", "code"), [("twice", 1), ("same", 5)])
+def test_judged_again_is_what_the_run_itself_said_even_where_the_ops_are_not_at_hand(tmp_path, op, code):
+    replay(tmp_path / "run", op)
+    before = loads((tmp_path / "run" / "result.json").read_text())
+
+    again = perfgate("check", tmp_path / "run", "--thresholds", CONTROLS / "budgets.toml", "--format", "json")
+    after = loads(again.stdout)
+
+    assert code == again.returncode
+    assert before.comparisons == after.comparisons
+    assert before.verdict == after.verdict
+
+
+@pytest.mark.parametrize(
+    ("broken", "said"),
+    [
+        (lambda result: result["environment"].clear(), "names no device"),
+        (lambda result: result.update(comparisons=[{}]), "result.json: comparisons.0"),
+        (lambda result: result["run"].update(looks=[0]), "--blocks 0"),
+        (lambda result: result["run"].update(complete=False), ""),
+        (lambda result: result.update(comparisons=[]), ""),
+    ],
+)
+def test_an_edited_result_is_told_in_words_and_never_passes(passed, tmp_path, broken, said):
+    result = json.loads((passed / "result.json").read_text())
+    broken(result)
+    file = tmp_path / "result.json"
+    file.write_text(json.dumps(result))
+
+    done = perfgate("check", file, *(() if said == "names no device" else ("--thresholds", CONTROLS / "budgets.toml")))
+
+    assert (2 if said else 5) == done.returncode
+    assert said in done.stderr
+
+
+def test_check_refuses_an_unknown_way_to_take_the_inconclusive(passed):
+    done = perfgate("check", passed, "--on-inconclusive", "warn")
+
+    assert 2 == done.returncode
+    assert "use fail or pass" in done.stderr
 
 
 def test_a_replay_of_more_than_was_stored_is_an_error_not_a_pass(tmp_path):
