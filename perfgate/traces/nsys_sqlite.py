@@ -128,12 +128,15 @@ class _Reader:
 
     def _diagnostics(self) -> tuple[list[str], Ints]:
         """The profiler's messages of severity warning and above, and when profiling stopped."""
+        stops: set[int] = set()
+        if "duration" in self.database.tables.get("ANALYSIS_DETAILS", set()):  # older versions know it only from here
+            stops |= {when for (when,) in self.database.rows("SELECT duration FROM ANALYSIS_DETAILS") if isinstance(when, int)}
         columns = self.database.tables.get("DIAGNOSTIC_EVENT", set())
         if not {"text", "timestamp"} <= columns:
-            return [], np.empty(0, dtype=np.int64)
+            return [], np.array(sorted(stops), dtype=np.int64)
         severity = "severity" if "severity" in columns else "2"
         rows = self.database.rows(f"SELECT text, timestamp, {severity} FROM DIAGNOSTIC_EVENT")  # noqa: S608
-        stops = {when for text, when, _ in rows if isinstance(when, int) and str(text).startswith(_STOPPED)}
+        stops |= {when for text, when, _ in rows if isinstance(when, int) and str(text).startswith(_STOPPED)}
         serious = [blank_paths(str(text).strip()) for text, _, weight in rows if isinstance(weight, int) and weight >= 2]
         return list(dict.fromkeys(serious)), np.array(sorted(stops), dtype=np.int64)
 

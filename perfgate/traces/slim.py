@@ -36,6 +36,7 @@ KEPT: dict[str, tuple[str, ...]] = {
     nsys_sqlite.MEMSETS: (*_DEVICE, "bytes", "value"),
     nsys_sqlite.GRAPHS: (*_DEVICE, "graphId", "graphExecId"),
     "DIAGNOSTIC_EVENT": ("timestamp", "severity", "text"),
+    "ANALYSIS_DETAILS": ("duration",),
     "META_DATA_CAPTURE": ("name", "value"),
     "META_DATA_EXPORT": ("name", "value"),
     "EXPORT_META_DATA": ("name", "value"),
@@ -79,11 +80,12 @@ def slim(source: Path, target: Path) -> None:
 
 def _copy(source: Path, part: Path) -> None:
     with Database(source) as database:
-        present = {
-            table: [name for name in columns if name in database.tables[table]]
-            for table, columns in KEPT.items()
-            if table in database.tables and ("META" not in table or {"name", "value"} <= database.tables[table])
+        found = {
+            table: [name for name in KEPT[table] if name in columns]
+            for table, columns in database.tables.items()
+            if table in KEPT
         }
+        present = {table: names for table, names in found.items() if names and ("META" not in table or len(names) == 2)}
     with closing(sqlite3.connect(part.absolute().as_uri(), isolation_level=None, uri=True)) as target:
         target.text_factory = bytes
         target.execute("PRAGMA journal_mode = OFF")

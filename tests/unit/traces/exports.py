@@ -16,6 +16,7 @@ COLUMNS = {
     "META_DATA_EXPORT": ("name", "value"),
     "META_DATA_CAPTURE": ("name", "value"),
     "DIAGNOSTIC_EVENT": ("timestamp", "timestampType", "source", "severity", "text", "globalPid"),
+    "ANALYSIS_DETAILS": ("globalVid", "duration", "startTime", "stopTime"),
     "NVTX_EVENTS": ("start", "end", "eventType", "rangeId", "text", "globalTid", "endGlobalTid", "textId", "domainId"),
     "CUPTI_ACTIVITY_KIND_RUNTIME": ("start", "end", "eventClass", "globalTid", "correlationId", "nameId", "returnValue"),
     "CUPTI_ACTIVITY_KIND_KERNEL": (

@@ -123,9 +123,15 @@ def test_a_domain_with_a_registered_name(tmp_path):
     assert ["mine"] == list(traces.read(export.write(tmp_path / "t.sqlite")).ranges["domain"])
 
 
-def test_ranges_without_an_end_are_open(tmp_path):
-    export = Export().range("null", 1, None).range("at the stop", 2, 90).range("closed", 3, 89)
-    export.add("DIAGNOSTIC_EVENT", timestamp=90, severity=1, text="Profiling has stopped.")
+@pytest.mark.parametrize(
+    ("table", "row"),
+    [
+        ("DIAGNOSTIC_EVENT", {"timestamp": 90, "severity": 1, "text": "Profiling has stopped."}),
+        ("ANALYSIS_DETAILS", {"duration": 90, "startTime": 5, "stopTime": 95}),
+    ],
+)
+def test_ranges_without_an_end_are_open(tmp_path, table, row):
+    export = Export().range("null", 1, None).range("at the stop", 2, 90).range("closed", 3, 89).add(table, **row)
     ranges = traces.read(export.write(tmp_path / "t.sqlite")).ranges
 
     assert [False, False, True] == list(ranges["closed"])
