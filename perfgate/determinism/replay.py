@@ -18,7 +18,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -68,6 +68,7 @@ class Replays:
     tensors: int  # compared in each run
     side_launches: int = 0  # GEMMs and copies that ran on side streams meanwhile
     notes: tuple[str, ...] = ()
+    reference: Mapping[str, torch.Tensor] = field(default_factory=dict, repr=False, compare=False)  # the first run's, by name
 
     def __str__(self) -> str:
         told = f"{self.differing} of {self.compared} replays differ from the first run"
@@ -194,7 +195,8 @@ def _series(
             elif not _same(reference, found):
                 differing += 1
                 first = first or f"run {number + 1}: {named_difference(reference, found)}"
-    return Replays(replays - 1, differing, first, len(reference), beside.launches, (beside.note,) if beside.note else ())
+    notes = (beside.note,) if beside.note else ()
+    return Replays(replays - 1, differing, first, len(reference), beside.launches, notes, reference)
 
 
 def _contend(stack: ExitStack, device: torch.device) -> Contention:
