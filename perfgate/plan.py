@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -74,21 +74,23 @@ class Plan:
 def make_plan(registry: Registry, config: Config, device: str, profiler: str) -> Plan:
     """The plan for ``config`` on ``device`` ("cpu" or "cuda:N").
 
-    Raises :class:`UsageError` for an unknown op, case, suite or implementation (naming what there is) and for a choice that
-    selects nothing.
+    Raises :class:`UsageError` for an unknown op, case, suite or implementation (naming what there is), for a choice that
+    selects nothing, and for an op asked for by name of which it selects nothing: what was asked for never drops out unseen.
     """
     suite = config.suite or ("smoke" if device == "cpu" else "typical")
     ops = [registry.op(name) for name in config.op] or list(registry)
     runnable = [op for op in ops if not op.exempt_reason]
-    variants = [
-        variant for op in runnable for case in _cases(op, config, suite) for variant in _variants(op, case, config, device)
-    ]
-    _refuse_unknown_implementations(config.implementation, runnable)
+    _refuse_unknown(config, runnable)
+    chosen = {
+        op.name: [one for case in _cases(op, config, suite) for one in _variants(op, case, config, device)] for op in runnable
+    }
+    variants = [variant for found in chosen.values() for variant in found]
     exempt = tuple(Exempt(op.name, op.exempt_reason) for op in ops if op.exempt_reason)
     if not variants:
         if config.op and exempt:
             raise UsageError(f"{exempt[0].op} is exempt: {exempt[0].reason}", "choose another --op; `perfgate list` shows them")
         _refuse_empty(runnable, config, suite)
+    _refuse_left_out(config, runnable, chosen, suite)
     modes: tuple[Mode, ...] = ("default", "deterministic") if config.mode == "both" else (config.mode,)  # type: ignore[assignment]
     return Plan(tuple(variants), exempt, modes, device, config, profiler)
 
@@ -102,7 +104,9 @@ def _cases(op: Op, config: Config, suite: str) -> list[Case]:
 
 
 def _variants(op: Op, case: Case, config: Config, device: str) -> list[Variant]:
-    """The default is always there: without it nothing can be compared."""
+    """The default is always there: without it nothing can be compared. None of an op without any of the wanted ones."""
+    if config.implementation and all(one.name not in config.implementation for one in op.implementations):
+        return []
     chosen = _judged(op, device) if config.judged_only else op.implementations
     return [
         Variant(op.name, case.name, phase, one.name, one.role)
@@ -113,17 +117,28 @@ def _variants(op: Op, case: Case, config: Config, device: str) -> list[Variant]:
 
 
 def _judged(op: Op, device: str) -> list[Implementation]:
-    """Default and champion; the stock path where there is no champion, or (on a CPU) none that could run."""
-    stands_in = device == "cpu" or op.with_role("champion") is None
+    """Default and champion; the stock path where there is no champion, or one that may turn out not to run on ``device``."""
+    champion = op.with_role("champion")
+    stands_in = device == "cpu" or champion is None or champion.supports is not None
     roles = ("default", "champion", *(("stock_deterministic",) if stands_in else ()))
     return [one for one in op.implementations if one.role in roles]
 
 
-def _refuse_unknown_implementations(wanted: Sequence[str], ops: Sequence[Op]) -> None:
-    known = {one.name for op in ops for one in op.implementations}
-    for name in wanted:
-        if name not in known:
-            raise UsageError(f"no implementation {name!r} in the chosen ops", f"there are: {', '.join(sorted(known))}")
+def _refuse_unknown(config: Config, ops: Sequence[Op]) -> None:
+    implementations = {one.name for op in ops for one in op.implementations}
+    cases = {case.name for op in ops for case in op.case_list}
+    for what, wanted, known in (("implementation", config.implementation, implementations), ("case", config.case, cases)):
+        for name in wanted:
+            if name not in known and not (what == "case" and config.op):  # then the op itself names its cases
+                raise UsageError(f"no {what} {name!r} in the chosen ops", f"there are: {', '.join(sorted(known))}")
+
+
+def _refuse_left_out(config: Config, ops: Sequence[Op], chosen: Mapping[str, Sequence[Variant]], suite: str) -> None:
+    for op in ops:
+        if config.op and not chosen[op.name]:
+            lacks = "none of the wanted implementations" if _cases(op, config, suite) else f"no case in suite {suite!r}"
+            has = (*(case.name for case in op.case_list), *(one.name for one in op.implementations))
+            raise UsageError(f"op {op.name} has {lacks}", f"it has {', '.join(has)}; or leave it out")
 
 
 def _refuse_empty(ops: Sequence[Op], config: Config, suite: str) -> None:

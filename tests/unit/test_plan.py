@@ -14,6 +14,7 @@ def registry():
     op = sound_op("moe/combine", phases=("fwd", "bwd"), gradients=("rows",))
     op.contender("triton.atomic")(lambda x: x)
     op.stock_deterministic("torch.a_det")(lambda x: x)
+    op.suites(nightly=("typical",))
     return Registry([op, sound_op("segment/sum"), Op.exempt("comm/overlap", "order of arrival")])
 
 
@@ -81,6 +82,12 @@ def test_judged_only_leaves_out_what_is_only_ranked(registry, device, roles):
     assert roles == {variant.role for variant in plan.variants}
 
 
+def test_a_filter_on_implementations_leaves_out_the_ops_that_have_none_of_them(registry):
+    plan = make_plan(registry, Config(implementation=("triton.atomic",)), "cpu", "torch")
+
+    assert {"moe/combine"} == {one.op for one in plan.variants}
+
+
 def test_exempt_ops_are_carried_along(registry):
     assert ["comm/overlap"] == [one.op for one in make_plan(registry, Config(), "cpu", "torch").exempt]
 
@@ -90,13 +97,19 @@ def test_exempt_ops_are_carried_along(registry):
     [
         (dict(op=("moe/comb",)), "no op 'moe/comb'"),
         (dict(op=("moe/combine",), case=("huge",)), "no case 'huge'"),
-        (dict(case=("huge",)), "no case huge"),
+        (dict(case=("huge",)), "no case 'huge'"),
+        (dict(case=("smoke", "huge")), "no case 'huge'"),
+        (dict(op=("moe/combine", "segment/sum"), suite="nightly"), "op segment/sum has no case in suite 'nightly'"),
+        (
+            dict(op=("moe/combine", "segment/sum"), implementation=("triton.atomic",)),
+            "op segment/sum has none of the wanted implementations",
+        ),
         (dict(suite="weekly"), "no case in suite 'weekly'"),
         (dict(implementation=("triton.z",)), "no implementation 'triton.z'"),
         (dict(op=("comm/overlap",)), "is exempt: order of arrival"),
     ],
 )
-def test_a_choice_of_nothing_is_refused(registry, options, said):
+def test_what_was_asked_for_and_is_not_there_is_refused(registry, options, said):
     with pytest.raises(UsageError) as caught:
         make_plan(registry, Config(**options), "cpu", "torch")
 
