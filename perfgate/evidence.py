@@ -46,6 +46,8 @@ class Collection:
             self.findings.append(Reason("PROFILER_RESTARTED", capture.note, "perfgate doctor"))
         if capture.error:
             self._failed(capture, told)
+        else:
+            self._untold(capture, told)
         for name, outcome in told.items():
             if outcome["status"] == "started":  # the culprit of a child that died: see _failed
                 continue
@@ -56,6 +58,11 @@ class Collection:
                 self.of[name].add_problem(Reason("WORKLOAD_FAILED", outcome["text"], f"see {log}"))
             elif capture.spec.purpose == "bits":
                 self.of[name].bits.append({"process": capture.spec.position, **outcome})
+                if outcome.get("error_note"):
+                    text = f"{name}: no error to float64: {outcome['error_note']}"
+                    self.findings.append(
+                        Reason("ACCURACY_NOT_MEASURED", text, "its result was held against nothing but itself")
+                    )
             elif capture.spec.purpose == "confirm":
                 times = tuple(outcome["step_wall_ns"])
                 one = ProcessSample(capture.spec.id, capture.spec.block, capture.spec.position, (), (), (), (), "", times)
@@ -77,10 +84,17 @@ class Collection:
     def _failed(self, capture: Capture, told: dict[str, Any]) -> None:
         """A child or profiler that failed: an error of its culprit, or of all its variants where there is no one culprit."""
         code = "PROFILER_FAILED" if capture.blame == "profiler" else "WORKLOAD_FAILED"
+        culprits = {name for name, outcome in told.items() if outcome["status"] == "started"}
         for variant in capture.spec.variants:
-            status = told.get(variant.name, {}).get("status")
-            if capture.spec.purpose == "time" or not told or status == "started":
+            if capture.spec.purpose == "time" or not culprits or variant.name in culprits:
                 self.of[variant.name].add_problem(Reason(code, capture.error, f"see {capture.folder}/worker.log"))
+
+    def _untold(self, capture: Capture, told: dict[str, Any]) -> None:
+        """A child that came to its end owes a word on each of its variants."""
+        for variant in capture.spec.variants:
+            if variant.name not in told:
+                text = f"{capture.spec.id} ended without a word on {variant.name}"
+                self.of[variant.name].add_problem(Reason("VANISHED", text, f"see {capture.folder}/done.json and worker.log"))
 
     def _measure(self, capture: Capture, names: list[str]) -> None:
         spec = capture.spec

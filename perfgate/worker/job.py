@@ -124,11 +124,9 @@ def flatten(outputs: Any) -> Tensors:
 
 def attempt(job: Job, action: Callable[[], Outcome]) -> Outcome:
     """The action's outcome; an unsupported job or an exception become outcomes too, with the traceback in the log."""
-    reason = job.unsupported()
-    if reason:
-        return Outcome(job.variant.name, "unsupported", reason)
     try:
-        return action()
+        reason = job.unsupported()
+        return Outcome(job.variant.name, "unsupported", reason) if reason else action()
     except Exception as error:
         traceback.print_exc()
         return Outcome(job.variant.name, "failed", f"{type(error).__name__}: {str(error).strip() or 'no message'}"[:2000])

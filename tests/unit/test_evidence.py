@@ -79,6 +79,33 @@ def test_a_child_that_died_before_its_first_variant_fails_them_all(run):
     assert [["WORKLOAD_FAILED"]] * 2 == [codes(one) for one in collection.of.values()]
 
 
+@pytest.mark.parametrize("purpose", ["bits", "confirm"])
+def test_a_child_that_died_after_its_last_variant_fails_them_all(run, purpose):
+    collection = Collection(run, (DEFAULT, CHAMPION))
+    told = {one.name: bits(step_wall_ns=[1]) for one in (DEFAULT, CHAMPION)}
+
+    collection.add(capture(run, told, purpose=purpose, error="the child died of signal 11"))
+
+    assert [["WORKLOAD_FAILED"]] * 2 == [codes(one) for one in collection.of.values()]
+
+
+@pytest.mark.parametrize("purpose", ["bits", "confirm", "time"])
+def test_a_variant_that_a_child_says_nothing_of_has_vanished(run, purpose):
+    collection = Collection(run, (DEFAULT, CHAMPION))
+
+    collection.add(capture(run, {DEFAULT.name: {"status": "unsupported", "text": "no"}}, purpose=purpose))
+
+    assert [["UNSUPPORTED"], ["VANISHED"]] == [codes(one) for one in collection.of.values()]
+
+
+def test_an_error_to_float64_that_was_not_taken_is_told(run):
+    collection = Collection(run, (CHAMPION,))
+
+    collection.add(capture(run, {CHAMPION.name: bits(error=None, error_note="no @op.reference")}, variants=(CHAMPION,)))
+
+    assert ["ACCURACY_NOT_MEASURED"] == [one.code for one in collection.findings]
+
+
 def test_a_profiler_that_failed_after_the_worker_was_done(run):
     collection = Collection(run, (DEFAULT, CHAMPION))
 

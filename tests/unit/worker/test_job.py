@@ -1,5 +1,7 @@
 """What a phase means, what counts as an output, and what becomes of a failure."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -97,6 +99,17 @@ def test_an_exception_becomes_a_failed_outcome(capsys):
 
     assert ("failed", "ValueError: bad shape") == (outcome.status, outcome.text)
     assert "ValueError: bad shape" in capsys.readouterr().err
+
+
+def test_a_probe_that_raises_fails_its_own_variant_only():
+    def broken(case, device):
+        raise KeyError("capability")
+
+    tried = job()
+    tried = replace(tried, implementation=replace(tried.implementation, supports=broken))
+    outcome = attempt(tried, lambda: pytest.fail("must not run"))
+
+    assert ("failed", "KeyError: 'capability'") == (outcome.status, outcome.text)
 
 
 def test_flatten_takes_nested_tensors_in_a_fixed_order():
