@@ -60,7 +60,8 @@ def contention(device: torch.device | str | int | None = None) -> Iterator[Conte
     thread.start()
     try:
         ready.wait()
-        yield result
+        if not errors:
+            yield result
     finally:
         stop.set()
         thread.join()
