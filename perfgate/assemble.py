@@ -13,7 +13,7 @@ from perfgate.compare import arm
 from perfgate.evidence import Evidence
 from perfgate.model import Accuracy, ArmFigures, Bits, Comparison, Memory, Metric, Reason, Variant
 from perfgate.registry import Registry
-from perfgate.signals import contradiction, roofline, workspace_formula
+from perfgate.signals import against_itself, contradiction, roofline, workspace_formula
 
 
 def assemble(
@@ -144,19 +144,23 @@ def _first(evidence: Evidence, key: str) -> Any:
 
 
 def findings(comparisons: Iterable[Comparison], registry: Registry, bytes_per_second: float | None) -> Iterable[Reason]:
-    """What does not decide a verdict but must be looked at: ROOFLINE, MEMORY_FORMULA, CONTRADICTION, each with its range.
+    """What decides no verdict but must be looked at, each once and with its range.
 
-    ``bytes_per_second`` is the card's peak memory bandwidth (``None`` unknown).
+    ROOFLINE, MEMORY_FORMULA, CONTRADICTION, AA_DIFFERS. ``bytes_per_second`` is the card's peak memory bandwidth (``None``
+    unknown).
     """
+    told: dict[Reason, None] = {}
     for one in comparisons:
         op = registry.op(one.op)
         least = None if op.bytes_moved is None else op.bytes_moved(op.case(one.case), one.phase)
         found = [workspace_formula(one.memory, one.implementation)]
-        if one.deterministic is not None:
-            found.append(roofline(one.deterministic, least, bytes_per_second))
+        for figures in (one.default, one.deterministic):
+            if figures is not None:
+                found += [roofline(figures, least, bytes_per_second), against_itself(figures, one.metric)]
         if one.default is not None and one.deterministic is not None:
             found.append(contradiction(one.default, one.deterministic, one.metric, one.ratio))
-        yield from (replace(reason, text=f"{one.range}: {reason.text}") for reason in found if reason is not None)
+        told |= dict.fromkeys(replace(reason, text=f"{one.range}: {reason.text}") for reason in found if reason is not None)
+    return told
 
 
 def peak_bandwidth(environment: Mapping[str, Any]) -> float | None:

@@ -79,6 +79,7 @@ class Collection:
         """Forgets the instances of one block, whose arms met unlike conditions."""
         for evidence in self.of.values():
             evidence.parts = [(measured, one) for measured, one in evidence.parts if one.block != number]
+            evidence.confirmations = [one for one in evidence.confirmations if one.block != number]
         self.findings.extend(reasons)
 
     def _failed(self, capture: Capture, told: dict[str, Any]) -> None:

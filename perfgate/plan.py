@@ -33,10 +33,10 @@ class Plan:
         """The variants whose role belongs to ``mode``."""
         return tuple(one for one in self.variants if MODE_OF_ROLE[one.role] == mode)
 
-    def block(self, number: int) -> list[RunSpec]:
+    def block(self, number: int, purpose: Literal["time", "confirm"] = "time") -> list[RunSpec]:
         """The four timing children of one block: A B B A, the next one B A A B; fewer where only one mode runs."""
         order = [mode for mode in ORDER[number % 2] if mode in self.modes]
-        return [self._spec("time", mode, number, position) for position, mode in enumerate(order) if self.of_mode(mode)]
+        return [self._spec(purpose, mode, number, position) for position, mode in enumerate(order) if self.of_mode(mode)]
 
     def bits(self) -> list[RunSpec]:
         """The unprofiled children that check bits, memory and accuracy."""

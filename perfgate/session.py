@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from perfgate.assemble import assemble, findings, peak_bandwidth
 from perfgate.budgets import Budgets
@@ -84,15 +84,18 @@ class Session:
 
     @contextmanager
     def concluded(self) -> Iterator[None]:
-        """Whatever ends the block, the views are written; only its proper end makes the run complete.
+        """However the block ends, the views are written; only its proper end makes the run complete.
 
-        Ctrl-C ends the run and is told in its findings; other errors are raised again after writing.
+        Ctrl-C ends the run and is told in its findings; a :class:`PerfgateError` is raised again after writing. A bug of ours
+        passes through: then result.json is that of the last capture, which says that the run is not complete.
         """
         try:
             yield
             self._complete = all(one.code != "INCOMPLETE" for one in self._findings)
         except KeyboardInterrupt:
-            self._findings.append(Reason("INCOMPLETE", "interrupted by Ctrl-C", "run again; what was captured is kept"))
+            self._findings.append(
+                Reason("INCOMPLETE", "interrupted (Ctrl-C or SIGTERM)", "run again; what was captured is kept")
+            )
         except PerfgateError as error:
             self._findings.append(Reason("INCOMPLETE", error.text, error.mend))
             self._write_views()
@@ -118,16 +121,24 @@ class Session:
         while due := self._blocks_due(blocks):
             for _ in range(due):
                 if limit and blocks and time.monotonic() - started > limit:
-                    self._progress.say(f"--time-budget {limit:g} s is used up after {blocks} blocks")
+                    text = f"--time-budget {limit:g} s was used up after {blocks} blocks"
+                    self._findings.append(Reason("TIME_BUDGET_USED", text, "give it more time to decide more ranges"))
+                    self._progress.say(text)
                     return
                 if not self._run_block(blocks):
                     return
                 blocks += 1
 
     def confirm(self) -> None:
-        """Times both arms once more without a profiler."""
+        """Times both arms once more without a profiler: in whole blocks where a budget judges that time, else once."""
+        if not self._plan.config.confirm:
+            return
+        if any(self._metric(one.range) == "step_wall" for one in self._plan.variants):
+            all(self._run_block(number, "confirm") for number in range(self._prepared.looks.at[0]))
+            return
         for spec in self._plan.confirmation():
-            self._run(replace(spec, variants=self._fit(spec)))
+            if fit := self._fit(spec):
+                self._run(replace(spec, variants=fit))
 
     def result(self) -> GateResult:
         """Everything known as of now, judged."""
@@ -158,27 +169,37 @@ class Session:
         return self._prepared.budgets.metric(range_, "host" if self._plan.device == "cpu" else "busy")
 
     def _blocks_due(self, done: int) -> int:
+        """How many more blocks to run. Blocks that do not count are made up for, but not for ever: twice the limit in all."""
         looks = self._prepared.looks
         if not done:
             return looks.at[0]
-        return next_look(undecided_blocks(self._judged(final=False)), looks)
+        due = next_look(undecided_blocks(self._judged(final=False)), looks)
+        return min(due, max(0, 2 * looks.at[-1] - done))
 
-    def _run_block(self, number: int) -> bool:
-        """One block; False where a child failed. A block whose arms met unlike conditions does not count."""
+    def _run_block(self, number: int, purpose: Literal["time", "confirm"] = "time") -> bool:
+        """One block; False where a child failed. A block whose arms met unlike conditions does not count.
+
+        What both arms met alike is told as a finding, once.
+        """
+        device = self._plan.device if self._prepared.profiler.name != "replay" else "cpu"  # this card is not that one
         met: dict[Mode, list[Reason]] = {"default": [], "deterministic": []}
-        for spec in self._plan.block(number):
+        for spec in self._plan.block(number, purpose):
             fit = self._fit(spec)
             if not fit:
                 continue
-            before = segment(self._plan.device)
+            before = segment(device)
             capture = self._run(replace(spec, variants=fit))
             if not capture.complete:
                 return False
-            met[spec.mode].extend(segment_guard(before, segment(self._plan.device)))
+            met[spec.mode].extend(segment_guard(before, segment(device)))
         changed = one_sided(met["default"], met["deterministic"])
         if changed:
             self._collection.drop_block(number, changed)
             self._progress.say(f"block {number + 1} does not count: {changed[0].text}")
+        else:
+            known = {one.code for one in self._collection.findings}
+            alike = {one.code: one for one in met["default"] if one.code not in known}
+            self._collection.findings.extend(alike.values())
         return True
 
     def _fit(self, spec: RunSpec) -> tuple[Variant, ...]:

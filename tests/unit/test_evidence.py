@@ -4,11 +4,12 @@ import json
 
 import pytest
 
-from perfgate.assemble import assemble, peak_bandwidth
+from perfgate.assemble import assemble, findings, peak_bandwidth
 from perfgate.evidence import Collection, Evidence
 from perfgate.model import Capture, Reason, RunSpec, Variant
 from perfgate.registry import Registry
 from perfgate.store import RunDirectory
+from tests.unit import arms
 from tests.unit.test_registry import sound_op
 
 RANGE = ("family/op", "smoke", "fwd")
@@ -178,3 +179,13 @@ def test_peak_bandwidth_of_an_h200():
 
     assert 4.917e12 == pytest.approx(peak_bandwidth(environment), rel=1e-3)
     assert peak_bandwidth({"gpu": None}) is None
+
+
+def test_an_arm_that_differs_from_itself_is_told_once_however_many_are_held_against_it():
+    restless = arms.arm("old", [150, 155, 150.1, 155, 150, 155.1])
+    both = [arms.comparison(restless, arms.noisy("new", 150)), arms.comparison(restless, arms.noisy("other", 151))]
+
+    (found,) = findings(both, Registry([sound_op("moe/combine")]), None)
+
+    assert "AA_DIFFERS" == found.code
+    assert found.text.startswith("moe/combine:typical:fwd: old against itself")

@@ -1,0 +1,176 @@
+"""A run in progress: which children it starts, when it stops, and what it tells of the card. Children are played."""
+
+from datetime import UTC, datetime
+
+import pytest
+
+import perfgate.session
+from perfgate.compare import sample
+from perfgate.config import Config
+from perfgate.model import Capture, ProcessSample, Reason
+from perfgate.plan import make_plan
+from perfgate.registry import Registry
+from perfgate.sequential import Looks
+from perfgate.session import Prepared, Session
+from perfgate.store import RunDirectory
+from tests.unit import arms
+from tests.unit.test_registry import sound_op
+
+TIMES = {"torch.a": 100_000, "triton.b": 110_000}
+HOT = Reason("THROTTLED", "the card was slowed down: heat", "let it cool down")
+
+
+class Silent:
+    def __getattr__(self, name):
+        return lambda *_: None
+
+
+class NoProfiler:
+    name = "nsys"
+
+
+class Played(Session):
+    """Every child measures what :data:`TIMES` says, a little less in each block, so that nothing is ever noiseless."""
+
+    def __init__(self, folder, budgets, *, first=3, most=3, **options):
+        registry = Registry([sound_op()])
+        config = Config(op=("family/op",), case=("smoke",), blocks=first, max_blocks=most, **options)
+        plan = make_plan(registry, config, "cuda:0", "nsys")
+        prepared = Prepared(plan, registry, budgets, NoProfiler(), (), Looks.plan(first, most), {"device": "cuda"})
+        super().__init__(prepared, RunDirectory.create(str(folder / "run"), datetime.now(UTC)), "perfgate run", Silent())
+        equal = {"digest": "d", "differing": 0, "replays": 3, "first_difference": ""}
+        for own in self._collection.of.values():
+            own.bits.append(equal)
+        self.ran = []
+        self.fails = lambda spec: False
+
+    def _run(self, spec):
+        self.ran.append(spec)
+        for variant in spec.variants:
+            time = TIMES[variant.implementation] - 13 * len(self.ran) % 7
+            own = self._collection.of[variant.name]
+            if spec.purpose == "confirm":
+                own.confirmations.append(ProcessSample(spec.id, spec.block, spec.position, (), (), (), (), "", (time,) * 9))
+            else:
+                measured = arms.measured([[(variant.implementation, "1x1x1", 0, time)]] * 9, name=variant.name)
+                one = sample(measured, variant.name, capture=spec.id, block=spec.block, position=spec.position)
+                own.parts.append((measured, one))
+        return Capture(spec, f"captures/{spec.id}", complete=not self.fails(spec))
+
+
+@pytest.fixture
+def card(monkeypatch):
+    """What the guard says of each segment, in order; after the last one the card stands still."""
+    said = []
+    monkeypatch.setattr(perfgate.session, "segment", lambda device: device)
+    monkeypatch.setattr(perfgate.session, "segment_guard", lambda before, after: said.pop(0) if said else ())
+    return said
+
+
+def codes(session):
+    return [one.code for one in session.result().findings]
+
+
+def blocks_of(session):
+    return sorted({spec.block for spec in session.ran if spec.purpose == "time"})
+
+
+def test_three_quiet_blocks_decide(tmp_path, card):
+    session = Played(tmp_path, arms.budgets())
+    session.measure_blocks()
+
+    assert [0, 1, 2] == blocks_of(session)
+    assert [] == codes(session)
+
+
+def test_a_block_that_only_one_arm_met_is_made_up_for_and_the_run_is_invalid(tmp_path, card):
+    card += [(), (HOT,), (), ()]
+    session = Played(tmp_path, arms.budgets())
+    session.measure_blocks()
+    (judged,) = session.result().comparisons
+
+    assert 3 == judged.blocks
+    assert [0, 1, 2, 3] == blocks_of(session)
+    assert ["ENVIRONMENT_CHANGED"] == codes(session)
+    assert 5 == session.result().verdict.exit_code
+
+
+def test_a_card_that_never_stands_still_ends_the_run(tmp_path, card):
+    card += [(), (), (), (), *[(), (HOT,), (), ()] * 20]
+    session = Played(tmp_path, arms.budgets())
+    session.measure_blocks()
+
+    assert list(range(6)) == blocks_of(session)
+    assert 5 == session.result().verdict.exit_code
+
+
+def test_every_block_dropped_is_not_a_pass(tmp_path, card):
+    card += [(), (HOT,), (), ()] * 20
+    session = Played(tmp_path, arms.budgets())
+    session.measure_blocks()
+    result = session.result()
+
+    assert (5, "invalid") == (result.verdict.exit_code, result.comparisons[0].status)
+
+
+def test_what_both_arms_met_is_told_once(tmp_path, card):
+    card += [(HOT,)] * 12
+    session = Played(tmp_path, arms.budgets())
+    session.measure_blocks()
+
+    assert ["THROTTLED"] == codes(session)
+
+
+def test_a_failed_child_ends_the_blocks(tmp_path, card):
+    session = Played(tmp_path, arms.budgets())
+    session.fails = lambda spec: spec.position == 1
+    session.measure_blocks()
+
+    assert 2 == len(session.ran)
+
+
+def test_time_that_is_used_up_is_told_and_the_block_in_progress_ends(tmp_path, card):
+    session = Played(tmp_path, arms.budgets(), time_budget=1e-9)
+    session.measure_blocks()
+
+    assert [0] == blocks_of(session)
+    assert 4 == len(session.ran)
+    assert ["TIME_BUDGET_USED"] == codes(session)
+
+
+def test_the_confirmation_is_one_child_of_each_mode(tmp_path, card):
+    session = Played(tmp_path, arms.budgets())
+    session.confirm()
+
+    assert ["confirm-b00-0-default", "confirm-b00-0-deterministic"] == [spec.id for spec in session.ran]
+
+
+@pytest.mark.parametrize(("overhead", "status"), [("15%", "pass"), ("5%", "fail")])
+def test_step_time_that_a_budget_judges_is_confirmed_in_whole_blocks(tmp_path, card, overhead, status):
+    session = Played(tmp_path, arms.budgets(overhead, metric="step_wall"))
+    session.measure_blocks()
+    session.confirm()
+    (judged,) = session.result().comparisons
+
+    assert 12 == len([spec for spec in session.ran if spec.purpose == "confirm"])
+    assert ("step_wall", 3) == (judged.metric, judged.blocks)
+    assert status == judged.status
+
+
+def test_step_time_that_nobody_took_is_not_a_pass(tmp_path, card):
+    session = Played(tmp_path, arms.budgets(metric="step_wall"), confirm=False)
+    session.measure_blocks()
+    session.confirm()
+
+    assert "NOTHING_MEASURED" in {one.code for one in session.result().comparisons[0].reasons}
+    assert 5 == session.result().verdict.exit_code
+
+
+def test_a_default_that_fails_takes_its_range_out_of_every_child(tmp_path, card):
+    session = Played(tmp_path, arms.budgets())
+    session._collection.of["family/op:smoke:fwd:torch.a"].add_problem(Reason("WORKLOAD_FAILED", "ValueError"))
+    session.measure_blocks()
+    session.confirm()
+
+    assert [] == session.ran
+    assert 6 == session.result().verdict.exit_code
