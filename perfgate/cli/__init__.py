@@ -50,9 +50,11 @@ def main() -> None:
     except PerfgateError as error:
         complain(error)
         sys.exit(error.exit_code)
-    except BrokenPipeError:  # `perfgate list | head`: the reader went away, which is its right
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(141)
+    except SystemExit as error:
+        if isinstance(error.__context__, BrokenPipeError):  # `perfgate run | head`: typer and rich would exit 1: "over budget"
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+            sys.exit(141)
+        raise
     except Exception as error:  # a bug of ours: told as one, and never read as a pass
         if os.environ.get("PERFGATE_DEBUG"):
             raise

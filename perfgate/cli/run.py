@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import signal
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -82,6 +83,7 @@ def run(
 
         results().print(describe(gate.prepare(config)), markup=False)
         return
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a CI that cancels: as Ctrl-C, and no child is left behind
     finished = gate.run(config, command=shlex.join(["perfgate", *sys.argv[1:]]), progress=Lines(err(quiet)))
     console = results()
     console.print(render(finished.result, width=console.width))

@@ -86,7 +86,8 @@ def test_a_hanging_child_is_ended_at_its_timeout(tmp_path):
     assert time.monotonic() - started < 200  # 600 s is what the child would sleep
 
 
-def test_ctrl_c_leaves_a_readable_run_that_can_not_pass(tmp_path):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_run_that_is_interrupted_is_readable_and_can_not_pass(tmp_path, number):
     run = tmp_path / "run"
     process = subprocess.Popen(
         [sys.executable, "-m", "perfgate", "run", *QUICK, "--workloads", CRASH, "--op", "crash/sound", "--out", run],
@@ -95,7 +96,7 @@ def test_ctrl_c_leaves_a_readable_run_that_can_not_pass(tmp_path):
     )  # fmt: skip
     while not (run / "result.json").exists() and process.poll() is None:
         time.sleep(0.1)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     printed, said = process.communicate(timeout=120)
     result = loads((run / "result.json").read_text())
 
