@@ -120,6 +120,11 @@ def banners(result: GateResult) -> list[Reason]:
         text = f"The run was cut short{why}; it is shown as far as it came and cannot pass"
         said.append(Reason("INCOMPLETE", text, f"run it again: {result.run.command}"))
     said += [finding for finding in result.findings if finding.code in ("PROVISIONAL_BUDGET", "PART_OF_A_RUN")]
+    changed = [c for c in result.comparisons if c.judged and any(reason.code == "ENVIRONMENT_CHANGED" for reason in c.reasons)]
+    if changed:
+        first = next(reason for reason in changed[0].reasons if reason.code == "ENVIRONMENT_CHANGED")
+        text = f"The two arms did not run in the same environment ({len(changed)} ranges): {first.text}"
+        said.append(Reason("ENVIRONMENT_CHANGED", text, first.next))
     known = {reason.code for reason in said}
     return said + [reason for reason in result.verdict.reasons if reason.code not in known and _decides(reason)]
 

@@ -68,4 +68,4 @@ def _safe(value: Any) -> Any:
     if not isinstance(value, str):
         return {None: "", True: "true", False: "false"}.get(value, value) if value is None or isinstance(value, bool) else value
     text = visible(value)
-    return "'" + text if text.lstrip(" ").startswith(("=", "+", "-", "@", "|", "%")) else text
+    return "'" + text if text.lstrip(" ").startswith(tuple("=+-@|%＝＋－＠")) else text

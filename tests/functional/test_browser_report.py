@@ -10,8 +10,10 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import sync_playwright
 
+from perfgate.history import history, regressions
 from perfgate.render import FORMATS
-from tests.unit.render import samples
+from perfgate.render.html.history import render as past_page
+from tests.unit.render import histories, samples
 
 pytestmark = pytest.mark.browser
 CHROMIUM = "/usr/bin/chromium"
@@ -36,6 +38,8 @@ def folder(tmp_path_factory):
     made = tmp_path_factory.mktemp("pages")
     for name, make in PAGES.items():
         (made / f"{name}.html").write_text(FORMATS["html"](make()), encoding="utf-8")
+    runs = [histories.run(n, 1_000_000 if n < 7 else 1_060_000) for n in range(12)]
+    (made / "history.html").write_text(past_page(history(runs), regressions(runs[0], runs[-1])), encoding="utf-8")
     return made
 
 
@@ -66,7 +70,7 @@ def ranges(page):
     return page.eval_on_selector_all("#board tbody:not([hidden]) a", "links => links.map(link => link.textContent)")
 
 
-@pytest.mark.parametrize("name", sorted(PAGES))
+@pytest.mark.parametrize("name", [*sorted(PAGES), "history"])
 def test_nothing_is_requested_and_nothing_goes_wrong(visit, name):
     page = visit(name)
     page.wait_for_timeout(200)
@@ -214,7 +218,7 @@ def test_what_has_the_focus_is_outlined(visit):
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("name", ["mixed", "hostile", "cpu"])
+@pytest.mark.parametrize("name", ["mixed", "hostile", "cpu", "history"])
 def test_axe_finds_no_violation(visit, name, scheme):
     page = visit(name, color_scheme=scheme)
     page.eval_on_selector_all("details", "all => all.forEach(one => { one.open = true })")
@@ -245,7 +249,7 @@ def test_it_prints_with_its_details_and_closes_them_again(visit):
 
 
 @pytest.mark.parametrize("width", [360, 768, 1280, 3840])
-@pytest.mark.parametrize("name", ["mixed", "hostile"])
+@pytest.mark.parametrize("name", ["mixed", "hostile", "history"])
 def test_the_page_never_scrolls_sideways(visit, name, width):
     page = visit(name, viewport={"width": width, "height": 900})
     page.eval_on_selector_all("details", "all => all.forEach(one => { one.open = true })")

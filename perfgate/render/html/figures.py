@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import re
 import warnings
 from typing import TYPE_CHECKING, Any
@@ -79,7 +80,7 @@ def _forest(comparisons: list[Comparison]) -> Figure:
             axes.plot([budget, budget], [place - 0.4, place + 0.4], color=_LIMIT, linewidth=2)
     axes.set_xscale("log")
     axes.set_xlim(axis.low, axis.high)
-    ticks = [(ratio, text) for ratio, text in _ratio_ticks(axis.low, axis.high)]
+    ticks = _ratio_ticks(axis.low, axis.high)
     axes.set_xticks([ratio for ratio, _ in ticks], labels=[text for _, text in ticks])
     axes.minorticks_off()
     axes.axvline(1.0, color=_FAINT, linewidth=1, zorder=0)
@@ -107,10 +108,14 @@ def _deltas(comparisons: list[Comparison]) -> Figure:
 
 
 def _ratio_ticks(low: float, high: float) -> list[tuple[float, str]]:
-    steps = (0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 1.0, 1.05, 1.1, 1.25, 1.5, 2.0, 4.0, 8.0)
-    wide = high / low > 1.6
-    narrow = {0.9, 0.95, 1.05, 1.1}
-    return [(step, units.format_limit(step - 1)) for step in steps if low <= step <= high and not (wide and step in narrow)]
+    """Round overheads between the ends, no two so near that their labels meet; no overhead always."""
+    steps = (0.1, 0.2, 0.5, 0.75, 0.9, 0.95, 1.05, 1.1, 1.25, 1.5, 2.0, 4.0, 8.0)
+    chosen = [1.0]
+    for step in sorted(steps, key=lambda step: -abs(math.log(step))):
+        apart = min(abs(math.log(step / other)) for other in chosen) / math.log(high / low)
+        if low <= step <= high and apart > 0.13:
+            chosen.append(step)
+    return [(step, units.format_limit(step - 1)) for step in sorted(chosen)]
 
 
 def _sheet(rows: int) -> tuple[Figure, Axes]:

@@ -177,20 +177,16 @@ def _detail(result: GateResult, entry: _view.Entry, linked: bool) -> Detail:
 
 
 def _ahead(group: _view.Group, head: _view.Entry) -> str:
-    """Who leads: ``leads``, ``tied``, or who is ahead and by how much; "" where the head was not measured or is alone."""
+    """``1 of 3, leads``, or who is ahead and by how much; "" where the head was not measured or is the only one that was."""
     mine, leader = head.comparison.ratio, group.entries[0]
-    if head.rank is None or len(group.entries) == 1 or mine is None or leader.comparison.ratio is None:
+    measured = sum(entry.rank is not None for entry in group.entries)
+    if head.rank is None or measured == 1 or mine is None or leader.comparison.ratio is None:
         return ""
     if head.rank == 1:
-        return "tied for first" if head.tied else "leads"
+        return f"{head.place} of {measured}, {'tied for first' if head.tied else 'leads'}"
     behind = units.format_percent(mine / leader.comparison.ratio - 1, sign=False)
     racy = ", not deterministic" if leader.comparison.role == "contender" else ""
-    return f"{behind} behind {visible_name(leader.comparison)}{racy}"
-
-
-def visible_name(comparison: Comparison) -> str:
-    """The implementation's name, harmless and short enough for a cell."""
-    return cut(visible(comparison.implementation), 40)
+    return f"{head.place} of {measured}, {behind} behind {cut(visible(leader.comparison.implementation), 40)}{racy}"
 
 
 def _keys(head: Comparison) -> dict[str, float | str]:

@@ -74,6 +74,12 @@ def test_junit_counts_what_a_ci_shows():
     assert {case.name: [one.type for one in case.result] for case in suite}["typical:fwd:triton.gather"] == []
 
 
+def test_junit_of_hostile_names_is_well_formed():
+    root = ET.fromstring(FORMATS["junit"](samples.hostile()))  # noqa: S314 - our own text
+
+    assert len(root.findall("testsuite/testcase/failure")) == len(samples.hostile().comparisons)
+
+
 @pytest.mark.parametrize(("exit_code", "tag"), [(4, "failure"), (0, "skipped")])
 def test_junit_never_passes_an_inconclusive_range(exit_code, tag):
     undecided = samples.comparison(status="inconclusive", reasons=(Reason("DRIFT", "drifts"),))

@@ -88,6 +88,14 @@ def test_only_what_decides_the_exit_code_is_a_banner():
     assert _view.findings(result) == [noted]
 
 
+def test_arms_that_ran_in_unlike_environments_are_a_banner():
+    reason = Reason("ENVIRONMENT_CHANGED", "clocks fell to 1200 MHz in one arm", "run again")
+    banners = _view.banners(samples.result([samples.comparison(status="invalid", reasons=(reason,))]))
+
+    assert [(banner.code, banner.next) for banner in banners] == [("ENVIRONMENT_CHANGED", "run again")]
+    assert "(1 ranges): clocks fell to 1200 MHz" in banners[0].text
+
+
 @pytest.mark.parametrize(
     ("judged", "status", "code", "expected"),
     [

@@ -2,7 +2,7 @@
 (() => {
   const root = document.documentElement, board = document.getElementById("board"), $ = (id) => document.getElementById(id);
   const bodies = [...board.tBodies].filter((body) => body.dataset.id), columns = [...board.tHead.rows[0].cells];
-  const rivals = document.querySelectorAll("tr.rival").length;
+  const rivals = document.querySelectorAll("tr.rival:not(.gone)").length;
   const start = { sort: "", dir: "", q: "", show: "", all: rivals + bodies.length <= 60 ? "1" : "0", theme: "auto", r: "" };
   let state = { ...start };
 
@@ -60,7 +60,7 @@
     const wanted = state.all === "1", there = board.querySelector("tr.rival") !== null;
     if (wanted === there) return;
     if (there) for (const row of board.querySelectorAll("tr.rival")) row.remove();
-    else for (const body of bodies) body.append(...[...$(body.dataset.id).querySelectorAll("tr.rival")].map((row) => row.cloneNode(true)));
+    else for (const body of bodies) body.append(...[...$(body.dataset.id).querySelectorAll("tr.rival:not(.gone)")].map((row) => row.cloneNode(true)));
   }
   function apply() {
     everyone();
