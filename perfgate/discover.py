@@ -110,7 +110,7 @@ def _guarded(what: str, action: object) -> ModuleType:
         loaded: ModuleType = action()  # type: ignore[operator]
     except UsageError as error:
         raise UsageError(f"{what}: {error.text}", error.mend) from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # a file that exits must not end the run with its own code
         raise UsageError(
             f"{what} can't be imported: {type(error).__name__}: {error}", "mend the file, then run again"
         ) from error

@@ -209,7 +209,9 @@ class Op:
             found.append("no op.cases(...)")
         if self.with_role("default") is None:
             found.append("no @op.default(...)")
-        if not any(known.mode == "deterministic" for known in self.implementations):
+        if not any(
+            known.role in ("champion", "stock_deterministic") for known in self.implementations
+        ):  # the gate judges these
             found.append("no deterministic implementation (@op.champion or @op.stock_deterministic)")
         if self.control and all(known.name != self.control for known in self.implementations):
             found.append(f"control names an implementation that does not exist: {self.control}")

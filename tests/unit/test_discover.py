@@ -58,6 +58,13 @@ def test_a_broken_file_is_named(tmp_path):
         load([str(file)])
 
 
+def test_a_file_that_exits_does_not_end_the_run_with_its_own_code(tmp_path):
+    file = write(tmp_path / "leaves.py", "import sys\nsys.exit(0)\n")
+
+    with pytest.raises(UsageError, match=r"leaves\.py can't be imported: SystemExit"):
+        load([str(file)])
+
+
 def test_an_op_declared_twice_names_both_files(tmp_path):
     first = write(tmp_path / "first.py", SOUND.format(name="family/op"))
     second = write(tmp_path / "second.py", SOUND.format(name="family/op"))

@@ -36,6 +36,16 @@ def test_edge_cases_are_renamed_and_belong_to_their_suites():
     assert ["smoke"] == [case.name for case in op.in_suite("pr")]
 
 
+def test_an_op_with_candidates_alone_would_never_be_judged():
+    op = Op("family/op")
+    op.cases(smoke={})
+    op.inputs(lambda case, device, generator: {})
+    op.default("torch.a")(lambda x: x)
+    op.candidate("triton.b")(lambda x: x)
+
+    assert ["no deterministic implementation (@op.champion or @op.stock_deterministic)"] == op.problems()
+
+
 def test_an_unknown_case_names_those_there_are():
     with pytest.raises(UsageError, match="no case 'big'") as caught:
         sound_op().case("big")
