@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from dataclasses import dataclass, field, fields, replace
+from math import inf
 from pathlib import Path
 from typing import Any, get_args
 
@@ -66,10 +67,12 @@ class Config:
                 ("timeout", self.timeout, 1),
                 ("time-budget", self.time_budget, 0),
             )
-            if value < least
+            if not least <= value < inf
         ]
-        if self.device not in ("auto", "cpu") and not self.device.isdigit():
+        if self.device not in ("auto", "cpu") and not self.device.isdecimal():
             wrong.append(f"device = {self.device!r} (auto, cpu or a GPU's index)")
+        if self.replay_from and self.profiler != "replay":
+            wrong.append(f"replay-from = {self.replay_from!r} (only with --profiler replay)")
         if wrong:
             raise UsageError("; ".join(wrong), "`perfgate run --help` explains the options")
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import statistics
+from contextlib import suppress
 from pathlib import Path
 
+from perfgate.errors import PerfgateError
 from perfgate.session import Prepared
 from perfgate.store import RunDirectory
 
@@ -36,10 +38,9 @@ def describe(prepared: Prepared, runs: Path = Path("runs")) -> str:
 
 
 def _seconds_per_child(runs: Path, device: str) -> float | None:
-    taken = [
-        capture.wall_seconds
-        for file in sorted(runs.glob("*/run.json"))[-5:]
-        for capture in RunDirectory(file.parent).captures()
-        if capture.complete and capture.spec.device == device
-    ]
+    taken = []
+    for file in sorted(runs.glob("*/run.json"))[-5:]:
+        with suppress(PerfgateError):  # a damaged or older run tells nothing
+            captures = RunDirectory(file.parent).captures()
+            taken += [one.wall_seconds for one in captures if one.complete and one.spec.device == device]
     return statistics.median(taken) if taken else None

@@ -54,6 +54,22 @@ def test_bad_files_are_refused_with_their_name(tmp_path, text, said):
     assert "pyproject.toml" in caught.value.text
 
 
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"timeout": float("nan")}, "timeout = nan"),
+        ({"time_budget": float("inf")}, "time-budget = inf"),
+        ({"device": "²"}, "device = '²'"),
+        ({"replay_from": "runs/old"}, "replay-from = 'runs/old' (only with --profiler replay)"),
+    ],
+)
+def test_options_that_would_be_ignored_or_break_later(options, said):
+    with pytest.raises(UsageError) as caught:
+        Config(**options)
+
+    assert said in caught.value.text
+
+
 def test_all_bad_options_are_named_together():
     with pytest.raises(UsageError) as caught:
         Config(mode="fast", replays=1, device="gpu", blocks=0)
