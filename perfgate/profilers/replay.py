@@ -9,7 +9,7 @@ from pathlib import Path
 from perfgate.errors import PerfgateError, UsageError
 from perfgate.model import Capture, RunSpec
 from perfgate.profilers.child import Ended, prepare, settle, short, unwritable
-from perfgate.profilers.spec_file import CAPTURE, SPEC, load_capture, load_spec
+from perfgate.profilers.spec_file import CAPTURE, DONE, SPEC, load_capture, load_done, load_spec
 
 CAPTURES = "captures"
 
@@ -38,15 +38,19 @@ class ReplayProfiler:
         try:
             stored = load_capture(source / CAPTURE)
             problem = unlike(load_spec(source / SPEC), spec) or stored.error
+            load_done(source / DONE)  # a damaged one would read as a child that said nothing
         except PerfgateError as error:
             return settle(
                 spec, folder, Ended(0, 0.0), profiler_error=f"the stored run has no usable {CAPTURES}/{spec.id}: {error.text}"
             )
         if not problem:
-            for path in source.iterdir():
-                if path.is_file() and path.name not in (CAPTURE, SPEC):
-                    shutil.copy2(path, folder / path.name)
-        spec = replace(spec, device=stored.spec.device, profiler=stored.spec.profiler)
+            try:
+                for path in source.iterdir():
+                    if path.is_file() and path.name not in (CAPTURE, SPEC):
+                        shutil.copy2(path, folder / path.name)
+            except OSError as error:
+                problem = unwritable(folder, error)
+        spec = replace(spec, profiler=stored.spec.profiler)
         return settle(
             spec, folder, Ended(0, stored.wall_seconds), trace="" if problem else stored.trace, profiler_error=problem
         )
@@ -58,6 +62,8 @@ def unlike(stored: RunSpec, asked: RunSpec) -> str:
         return (
             f"the stored {asked.id} is {stored.purpose}/{stored.mode}, asked was {asked.purpose}/{asked.mode}; record it again"
         )
+    if stored.device != asked.device:
+        return f"the stored {asked.id} ran on {stored.device}, its run on {asked.device}; record it again"
     lacking = [variant.name for variant in asked.variants if variant not in stored.variants]
     if lacking:
         return f"the stored {asked.id} lacks {lacking[0]} ({len(lacking)} of {len(asked.variants)}); record it again"

@@ -27,10 +27,11 @@ def store(run: Path, spec: RunSpec, error: str = "") -> Path:
     return run
 
 
-def test_a_stored_capture_stands_in_for_the_gpu(stored: Path, spec: RunSpec, folder: Path) -> None:
-    captured = ReplayProfiler(stored).capture(spec, folder, timeout_s=1)
+def test_a_stored_capture_stands_in_for_the_gpu(stored: Path, on_gpu: RunSpec, folder: Path) -> None:
+    captured = ReplayProfiler(stored).capture(on_gpu, folder, timeout_s=1)
 
-    expected = Capture(replace(spec, device="cuda:0", profiler="nsys"), f"captures/{spec.id}", "trace.sqlite", True, "", 7.25)
+    spec = replace(on_gpu, profiler="nsys")
+    expected = Capture(spec, f"captures/{spec.id}", "trace.sqlite", True, "", 7.25)
     assert (expected, expected) == (captured, load_capture(folder / "capture.json"))
     assert ["capture.json", "done.json", "spec.json", "trace.sqlite"] == sorted(os.listdir(folder))
     assert "the trace" == (folder / "trace.sqlite").read_text()
@@ -48,6 +49,7 @@ def test_what_is_asked_may_be_a_part_of_what_is_stored(tmp_path: Path, spec: Run
     [
         ({"id": "time-b09-0-default"}, "the stored run has no usable captures/time-b09-0-default: can't read capture.json"),
         ({"mode": "deterministic"}, "the stored time-b00-0-default is time/default, asked was time/deterministic"),
+        ({"device": "cpu"}, "the stored time-b00-0-default ran on cuda:0, its run on cpu"),
         ({"purpose": "bits"}, "the stored time-b00-0-default is time/default, asked was bits/default"),
         (
             {"variants": (Variant("a/b", "smoke", "fwd", "x", "default"),)},
@@ -56,14 +58,22 @@ def test_what_is_asked_may_be_a_part_of_what_is_stored(tmp_path: Path, spec: Run
     ],
 )
 def test_what_is_not_stored_is_an_error_and_nothing_is_copied(
-    stored: Path, spec: RunSpec, tmp_path: Path, change: dict[str, object], expected: str
+    stored: Path, on_gpu: RunSpec, tmp_path: Path, change: dict[str, object], expected: str
 ) -> None:
-    asked = replace(spec, **change)  # type: ignore[arg-type]
+    asked = replace(on_gpu, **change)  # type: ignore[arg-type]
     folder = tmp_path / "run" / "captures" / asked.id
     captured = ReplayProfiler(stored).capture(asked, folder, timeout_s=1)
 
     assert (False, "", True) == (captured.complete, captured.trace, captured.error.startswith(expected))
     assert not (folder / "trace.sqlite").exists()
+
+
+def test_a_damaged_done_file_is_an_error(stored: Path, on_gpu: RunSpec, folder: Path) -> None:
+    (stored / "captures" / on_gpu.id / "done.json").write_text('{"complete": true, "variants": nu')
+    captured = ReplayProfiler(stored).capture(on_gpu, folder, timeout_s=1)
+
+    assert (False, "profiler") == (captured.complete, captured.blame)
+    assert "done.json is not readable" in captured.error
 
 
 def test_a_stored_failure_stays_one(tmp_path: Path, spec: RunSpec, folder: Path) -> None:
