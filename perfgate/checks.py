@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import isfinite
+
 from perfgate.model import BudgetRef, Comparison, Reason
 from perfgate.units import format_bytes, format_limit, format_percent
 
@@ -34,7 +36,7 @@ def accuracy_reason(one: Comparison) -> Reason | None:
         allowed, what = default * ERROR_MARGIN, f"the default's {default:.3g} and 10 %"
     else:
         return None
-    if own <= allowed:  # written so that NaN fails
+    if own <= allowed and isfinite(own):  # written so that NaN fails, and so that a broken default excuses nothing
         return None
     text = f"{one.implementation}: relative error {own:.3g} to float64, more than {what} ({allowed:.3g})"
     return Reason("WRONG_RESULT", text, "accumulate in float32, or mend the kernel; op.max_error sets another limit")

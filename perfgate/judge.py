@@ -83,7 +83,7 @@ def verdict(
     whole = list(reasons)
     if not complete:
         whole.append(Reason("INCOMPLETE", "the run was cut short", "run it again; what it measured is kept"))
-    if all(one.status == "skipped" for one in judged) and exit_code(whole) is None:
+    if all(one.status == "skipped" for one in judged) and not exit_code(whole):
         whole.append(Reason("NOTHING_MEASURED", "nothing was judged", "`perfgate run --dry-run` shows what would run"))
     code = exit_code([*whole, *(reason for one in judged for reason in one.reasons)])
     code = 5 if code is None else code

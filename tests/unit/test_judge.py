@@ -275,6 +275,7 @@ def test_bits_that_nobody_compared_are_not_a_pass():
         (Accuracy(1e-3, 1.09e-3), "pass"),
         (Accuracy(1e-3, 1.11e-3), "fail"),
         (Accuracy(1e-3, float("nan")), "fail"),
+        (Accuracy(float("inf"), float("inf")), "fail"),
         (Accuracy(1e-3, 5e-3, limit=1e-2), "pass"),
         (Accuracy(1e-3, 1.05e-3, limit=1e-4), "fail"),
         (Accuracy(None, None), "pass"),
@@ -394,6 +395,10 @@ def test_nothing_judged_is_invalid(comparisons):
 
     assert (5, "invalid") == (found.exit_code, found.status)
     assert ["NOTHING_MEASURED"] == [reason.code for reason in found.reasons]
+
+
+def test_a_finding_that_says_pass_is_no_judged_range():
+    assert 5 == verdict([], [Reason("FASTER_THAN_BUDGET", "of another run")]).exit_code
 
 
 def test_cut_short_can_never_pass():
