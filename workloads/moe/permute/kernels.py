@@ -41,6 +41,7 @@ class _Permute(torch.autograd.Function):
                 hidden, slots, out, token_of_row, width, hidden.stride(0), count, K=topk, **options
             )  # fmt: skip
         ctx.mark_non_differentiable(token_of_row)
+        ctx.set_materialize_grads(False)  # or autograd fills a zero gradient of token_of_row in every backward
         ctx.save_for_backward(slots, token_of_row)
         ctx.atomic = atomic
         return out, token_of_row
@@ -48,6 +49,8 @@ class _Permute(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad_rows: torch.Tensor, _: Any) -> Any:
         slots, token_of_row = ctx.saved_tensors
+        if grad_rows is None:
+            return None, None, None, None
         if grad_rows.stride(-1) != 1:
             grad_rows = grad_rows.contiguous()
         if ctx.atomic:

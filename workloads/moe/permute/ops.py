@@ -73,9 +73,15 @@ def index_select_deterministic(x: dict[str, Any]) -> Any:
     return index_select(x)
 
 
-@op.champion(
-    "triton.counting_sort", backend="triton", workspace=lambda case: workspace_bytes(case.tokens * case.topk, case.experts)
-)
+def _workspace(case: Case) -> int:
+    """The slots, or the sort that made them: its buffers are gone before the rows are allocated."""
+    entries = case.tokens * case.topk
+    rows: int = _rows(case) * (case.hidden * 2 + 8)
+    sort: int = workspace_bytes(entries, case.experts)
+    return int(max(entries * 4, sort - rows))
+
+
+@op.champion("triton.counting_sort", backend="triton", workspace=_workspace)
 def counting_sort(x: dict[str, Any]) -> Any:
     from .kernels import permute
 

@@ -166,12 +166,15 @@ class _TopK(torch.autograd.Function):
                 WIDTH=triton.next_power_of_2(experts), STABLE=stable, **options,
             )  # fmt: skip
         ctx.mark_non_differentiable(ids)
+        ctx.set_materialize_grads(False)  # or autograd fills a zero gradient of ids in every backward
         ctx.save_for_backward(ids)
         ctx.experts = experts
         return values, ids
 
     @staticmethod
     def backward(ctx: Any, grad_values: torch.Tensor, _: Any) -> Any:
+        if grad_values is None:
+            return None, None, None
         return spread(grad_values, ctx.saved_tensors[0], ctx.experts, with_map=False)[0], None, None
 
 
@@ -196,11 +199,14 @@ class _RoutingMap(torch.autograd.Function):
     def forward(ctx: Any, probs: torch.Tensor, ids: torch.Tensor, experts: int) -> Any:
         dense, dense_map = spread(probs, ids, experts, with_map=True)
         ctx.mark_non_differentiable(dense_map)
+        ctx.set_materialize_grads(False)  # or autograd fills a zero gradient of the map in every backward
         ctx.save_for_backward(ids)
         return dense, dense_map
 
     @staticmethod
     def backward(ctx: Any, grad_dense: torch.Tensor, _: Any) -> Any:
+        if grad_dense is None:
+            return None, None, None
         if grad_dense.stride(-1) != 1:
             grad_dense = grad_dense.contiguous()
         return pick(grad_dense, ctx.saved_tensors[0]), None, None
