@@ -57,7 +57,7 @@ def _judged(group: list[Variant], evidence: Mapping[str, Evidence]) -> Variant |
     """The champion unless it is unsupported here, then the stock deterministic path; where both are, the champion."""
     by_role = {one.role: one for one in group}
     wanted = [by_role[role] for role in ("champion", "stock_deterministic") if role in by_role]
-    supported = [one for one in wanted if all(problem.code != "UNSUPPORTED" for problem in evidence[one.name].problems)]
+    supported = [one for one in wanted if [problem.code for problem in evidence[one.name].problems] != ["UNSUPPORTED"]]
     return next(iter(supported), next(iter(wanted), None))
 
 

@@ -114,7 +114,7 @@ def _typed(key: str, value: Any, otherwise: Any, file: str) -> Any:
         return float(value)
     elif type(value) is type(otherwise):
         return value
-    raise UsageError(f"{file}: {key} = {value!r} in [tool.perfgate] should be like {otherwise!r}")
+    raise UsageError(f"{file}: {key} = {value!r} in [tool.perfgate] should be like {otherwise!r}", "mend that line")
 
 
 def _read(path: Path) -> _Table:

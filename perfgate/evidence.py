@@ -53,6 +53,9 @@ class Collection:
                 continue
             if outcome["status"] == "unsupported":
                 self.of[name].add_problem(Reason("UNSUPPORTED", outcome["text"]))
+                if self.of[name].bits or self.of[name].parts:
+                    text = f"{capture.spec.id} calls it unsupported ({outcome['text']}), an earlier child ran it"
+                    self.of[name].add_problem(Reason("WORKLOAD_FAILED", text, "supports= must say the same in every process"))
             elif outcome["status"] == "failed":
                 log = f"{capture.folder}/worker.log"
                 self.of[name].add_problem(Reason("WORKLOAD_FAILED", outcome["text"], f"see {log}"))
@@ -113,6 +116,9 @@ class Collection:
                 continue
             one = sample(measurement, name, capture=spec.id, block=spec.block, position=spec.position)
             self.of[name].parts.append((measurement, one))
+            if spec.device != "cpu" and not one.busy_ns:
+                text = f"{spec.id}: the GPU time of {name} is unknown in some instances"
+                self.of[name].add_problem(Reason("PROFILER_FAILED", text, f"perfgate ranges {capture.folder}/{capture.trace}"))
         for left in measurement.unattributed:
             if left.share > LOST_SHARE:
                 text = f"{spec.id}: {left.share:.1%} of the GPU time lies in no range ({left.ops} operations): {left.reason}"

@@ -154,7 +154,7 @@ def _judged(
 ) -> Comparison:
     one = _with_effect(one, ref, trial)
     problems = [reason for reason in one.signals if reason.code in PROBLEMS]
-    if any(CODES[reason.code].status == "skipped" for reason in problems):
+    if problems and all(CODES[reason.code].status == "skipped" for reason in problems):
         return replace(one, budget=ref, status="skipped", reasons=by_severity(problems))
     found: list[Reason | None] = [*problems, *_missing(one, ref, problems)]
     found += [bits_reason(one, demanded=not foreign and not problems), accuracy_reason(one)]

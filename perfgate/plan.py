@@ -76,6 +76,7 @@ def make_plan(registry: Registry, config: Config, device: str, profiler: str) ->
 
     Raises :class:`UsageError` for an unknown op, case, suite or implementation (naming what there is), for a choice that
     selects nothing, and for an op asked for by name of which it selects nothing: what was asked for never drops out unseen.
+    A formula of a chosen op that raises, or gives no whole number, is told here too, not after the measuring.
     """
     suite = config.suite or ("smoke" if device == "cpu" else "typical")
     ops = [registry.op(name) for name in config.op] or list(registry)
@@ -91,6 +92,7 @@ def make_plan(registry: Registry, config: Config, device: str, profiler: str) ->
             raise UsageError(f"{exempt[0].op} is exempt: {exempt[0].reason}", "choose another --op; `perfgate list` shows them")
         _refuse_empty(runnable, config, suite)
     _refuse_left_out(config, runnable, chosen, suite)
+    _refuse_broken_formulas(registry, variants)
     modes: tuple[Mode, ...] = ("default", "deterministic") if config.mode == "both" else (config.mode,)  # type: ignore[assignment]
     return Plan(tuple(variants), exempt, modes, device, config, profiler)
 
@@ -139,6 +141,27 @@ def _refuse_left_out(config: Config, ops: Sequence[Op], chosen: Mapping[str, Seq
             lacks = "none of the wanted implementations" if _cases(op, config, suite) else f"no case in suite {suite!r}"
             has = (*(case.name for case in op.case_list), *(one.name for one in op.implementations))
             raise UsageError(f"op {op.name} has {lacks}", f"it has {', '.join(has)}; or leave it out")
+
+
+def _refuse_broken_formulas(registry: Registry, variants: Sequence[Variant]) -> None:
+    for variant in variants:
+        op = registry.op(variant.op)
+        case = op.case(variant.case)
+        implementation = next(one for one in op.implementations if one.name == variant.implementation)
+        try:
+            found = {
+                "workspace": 0 if implementation.workspace is None else implementation.workspace(case),
+                "bytes_moved": 0 if op.bytes_moved is None else op.bytes_moved(case, variant.phase),
+            }
+        except Exception as error:
+            raise UsageError(
+                f"{variant.name}: a formula raised {type(error).__name__}: {error}", f"mend {op.source}"
+            ) from error
+        for formula, value in found.items():
+            if not isinstance(value, int):
+                raise UsageError(
+                    f"{variant.name}: {formula}= gives {value!r}, not a whole number of bytes", f"mend {op.source}"
+                )
 
 
 def _refuse_empty(ops: Sequence[Op], config: Config, suite: str) -> None:

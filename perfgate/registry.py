@@ -115,7 +115,7 @@ class Op:
     def exempt(cls, name: str, reason: str, **options: Any) -> Op:
         """An op that nobody can make deterministic: it stays in the catalog with ``reason``."""
         if not reason.strip():
-            raise UsageError(f"op {name}: an exempt op needs a reason")
+            raise UsageError(f"op {name}: an exempt op needs a reason", "say why nobody can make it deterministic")
         return cls(name, exempt_reason=reason, **options)
 
     def cases(self, **named: Mapping[str, Any]) -> None:
@@ -123,7 +123,9 @@ class Op:
         for key, parameters in named.items():
             name = "edge-" + key[5:].replace("_", "-") if key.startswith("edge_") else key
             if not _CASE_NAME.fullmatch(name) or any(case.name == name for case in self.case_list):
-                raise UsageError(f"op {self.name}: case {name!r} is misnamed or declared twice")
+                raise UsageError(
+                    f"op {self.name}: case {name!r} is misnamed or declared twice", "lower case, digits, _ and -; once"
+                )
             self.case_list.append(Case(name, dict(parameters)))
 
     def suites(self, **named: Sequence[str]) -> None:
@@ -175,9 +177,11 @@ class Op:
 
     def _register(self, name: str, role: Role, options: dict[str, Any]) -> Callable[[F], F]:
         if not _IMPLEMENTATION_NAME.fullmatch(name):
-            raise UsageError(f"op {self.name}: implementation name {name!r} may hold letters, digits and _.+- only")
+            raise UsageError(
+                f"op {self.name}: implementation name {name!r} may hold letters, digits and _.+- only", "rename it"
+            )
         if any(known.name == name for known in self.implementations):
-            raise UsageError(f"op {self.name}: implementation {name!r} is declared twice")
+            raise UsageError(f"op {self.name}: implementation {name!r} is declared twice", "rename one of them")
         if role not in ("candidate", "contender") and any(known.role == role for known in self.implementations):
             raise UsageError(f"op {self.name}: a second {role} ({name!r})", "register it as candidate or contender")
 

@@ -1,11 +1,13 @@
 """What a capture's end means for its variants, and which implementation is judged."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from perfgate.assemble import assemble, findings, peak_bandwidth
 from perfgate.evidence import Collection, Evidence
+from perfgate.measure import Measurement
 from perfgate.model import Capture, Reason, RunSpec, Variant
 from perfgate.registry import Registry
 from perfgate.store import RunDirectory
@@ -97,6 +99,30 @@ def test_a_variant_that_a_child_says_nothing_of_has_vanished(run, purpose):
     collection.add(capture(run, {DEFAULT.name: {"status": "unsupported", "text": "no"}}, purpose=purpose))
 
     assert [["UNSUPPORTED"], ["VANISHED"]] == [codes(one) for one in collection.of.values()]
+
+
+def test_a_probe_that_changes_its_mind_is_a_failure_and_hides_nothing(run, registry):
+    collection = Collection(run, (DEFAULT, CHAMPION, STOCK))
+    collection.add(capture(run, {CHAMPION.name: bits()}, variants=(CHAMPION,)))
+    collection.add(capture(run, {CHAMPION.name: {"status": "unsupported", "text": "no memory"}}, variants=(CHAMPION,)))
+
+    assert ["UNSUPPORTED", "WORKLOAD_FAILED"] == codes(collection.of[CHAMPION.name])
+    assert compared(registry, collection.of)["triton.b"].judged
+
+
+def test_gpu_time_that_is_unknown_in_one_instance_is_a_failure_of_the_capture(run, monkeypatch):
+    collection = Collection(run, (DEFAULT,))
+    measured = arms.measured([[("k", "1x1x1", 0, 100)]] * 3, name=DEFAULT.name)
+    measured.instances.loc[1, "busy_ns"] = -1
+    whole = Measurement(measured.instances, measured.ops, (), (), ())
+    monkeypatch.setattr("perfgate.evidence.read", lambda path: None)
+    monkeypatch.setattr("perfgate.evidence.measure", lambda trace, detail: whole)
+
+    told = {DEFAULT.name: {"status": "ok", "text": ""}}
+    seen = capture(run, told, purpose="time", variants=(DEFAULT,))
+    collection.add(replace(seen, spec=replace(seen.spec, device="cuda:0")))
+
+    assert ["PROFILER_FAILED"] == codes(collection.of[DEFAULT.name])
 
 
 def test_an_error_to_float64_that_was_not_taken_is_told(run):

@@ -255,6 +255,12 @@ def test_unsupported_is_skipped_whatever_else_is_missing():
     assert ("skipped", ["UNSUPPORTED"]) == (judged.status, codes(judged))
 
 
+def test_a_failure_beside_unsupported_is_an_error():
+    judged = one(signals=(Reason("UNSUPPORTED", "needs SM100"), Reason("WORKLOAD_FAILED", "the default: ValueError")))
+
+    assert ("error", "WORKLOAD_FAILED") == (judged.status, judged.reasons[0].code)
+
+
 def test_differing_bits_outweigh_a_good_time():
     judged = one(50, bits=Bits(replays=20, differing=3, first_difference="output 0, element 7"))
 

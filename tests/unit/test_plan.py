@@ -88,6 +88,25 @@ def test_a_filter_on_implementations_leaves_out_the_ops_that_have_none_of_them(r
     assert {"moe/combine"} == {one.op for one in plan.variants}
 
 
+@pytest.mark.parametrize(
+    ("formulas", "said"),
+    [
+        (dict(workspace=lambda case: case.columns), "a formula raised AttributeError: case has no parameter 'columns'"),
+        (dict(workspace=lambda case: case.rows / 4), "workspace= gives 0.5, not a whole number of bytes"),
+        (dict(bytes_moved=lambda case, phase: None), "bytes_moved= gives None, not a whole number of bytes"),
+    ],
+)
+def test_a_broken_formula_is_told_before_anything_is_measured(formulas, said):
+    op = sound_op(bytes_moved=formulas.get("bytes_moved"))
+    op.stock_deterministic("torch.a_det", workspace=formulas.get("workspace"))(lambda x: x)
+
+    with pytest.raises(UsageError) as caught:
+        make_plan(Registry([op]), Config(), "cpu", "torch")
+
+    assert caught.value.text.startswith("family/op:smoke:fwd:")
+    assert said in caught.value.text
+
+
 def test_exempt_ops_are_carried_along(registry):
     assert ["comm/overlap"] == [one.op for one in make_plan(registry, Config(), "cpu", "torch").exempt]
 
