@@ -11,7 +11,7 @@ from perfgate.budgets import Budgets
 from perfgate.budgets import choose as choose_budgets
 from perfgate.config import ON_INCONCLUSIVE, Config
 from perfgate.devices import choose_device, device_name
-from perfgate.discover import bundled_folder, readable
+from perfgate.discover import bundled_folder, module, readable
 from perfgate.discover import load as load_ops
 from perfgate.environment import fingerprint
 from perfgate.errors import UsageError
@@ -101,7 +101,8 @@ class _Machine:
 
 def _this_machine(wanted: str) -> _Machine:
     device = choose_device(wanted)
-    return _Machine(device, device_name(device), fingerprint(device))
+    tables = {"kernel_configs": module("blocks.configs").digest()}  # no kernel is tuned at run time: this names its table
+    return _Machine(device, device_name(device), fingerprint(device) | tables)
 
 
 def _stored_machine(run_: Path) -> _Machine:

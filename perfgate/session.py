@@ -70,6 +70,7 @@ class Session:
         self._environment = prepared.environment
         self._begun = time.monotonic()
         self._complete = False
+        self._open: frozenset[str] | None = None  # ranges still to be decided; None before the first look: all
         self._info = RunInfo(
             id=directory.id,
             started=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -169,11 +170,16 @@ class Session:
         return self._prepared.budgets.metric(range_, "host" if self._plan.device == "cpu" else "busy")
 
     def _blocks_due(self, done: int) -> int:
-        """How many more blocks to run. Blocks that do not count are made up for, but not for ever: twice the limit in all."""
+        """How many more blocks to run, for the ranges that are still undecided.
+
+        Blocks that do not count are made up for, but not for ever: twice the limit in all.
+        """
         looks = self._prepared.looks
         if not done:
             return looks.at[0]
-        due = next_look(undecided_blocks(self._judged(final=False)), looks)
+        judged = self._judged(final=False)
+        self._open = frozenset(one.range for one in judged if one.judged and one.status == "inconclusive")
+        due = next_look(undecided_blocks(judged), looks)
         return min(due, max(0, 2 * looks.at[-1] - done))
 
     def _run_block(self, number: int, purpose: Literal["time", "confirm"] = "time") -> bool:
@@ -203,10 +209,15 @@ class Session:
         return True
 
     def _fit(self, spec: RunSpec) -> tuple[Variant, ...]:
-        """The spec's variants that can be timed and have a default to be compared with."""
+        """The spec's variants that can be timed, have a default to be compared with, and are not decided yet."""
         broken = {name for name, one in self._collection.of.items() if any(problem.code in UNFIT for problem in one.problems)}
         lost = {one.range for one in self._plan.variants if one.role == "default" and one.name in broken}
-        return tuple(one for one in spec.variants if one.name not in broken and one.range not in lost)
+        wanted = self._open if spec.purpose == "time" else None
+        return tuple(
+            one
+            for one in spec.variants
+            if one.name not in broken and one.range not in lost and (wanted is None or one.range in wanted)
+        )
 
     def _run(self, spec: RunSpec) -> Capture:
         profiler = self._prepared.profiler

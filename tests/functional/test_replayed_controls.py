@@ -132,3 +132,18 @@ def test_ranges_over_a_stored_capture_have_the_worker_flush_outside_of_them(tmp_
     assert {"perfgate:control/equal:typical:fwd:eight_passes"} <= set(ranges)
     assert not any("flush" in name for name in ranges)
     assert 8 == ranges["perfgate:control/equal:typical:fwd:eight_passes"]["ops"]["median"]
+
+
+def test_only_undecided_ranges_are_measured_in_later_blocks(tmp_path):
+    close = tmp_path / "close.toml"
+    close.write_text(
+        (CONTROLS / "budgets.toml").read_text()
+        + '\n[[budget]]\nrange = "control/twice"\noverhead = "100.3%"\nabs_floor = "1ns"\nreason = "close to what it costs"\n'
+        + 'owner = "tests"\nexpires = 2099-01-01\n'
+    )
+
+    replay(tmp_path / "run", "twice", "equal", extra=("--thresholds", close, "--blocks", "1", "--max-blocks", "2"))
+    later = sorted((tmp_path / "run" / "captures").glob("time-b01-*/spec.json"))
+
+    assert 4 == len(later)
+    assert {"control/twice"} == {one["op"] for path in later for one in json.loads(path.read_text())["variants"]}
