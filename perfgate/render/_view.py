@@ -66,9 +66,14 @@ def groups(result: GateResult) -> list[Group]:
     """The ranges of a run, worst verdict first, then by how far over (or near to) the budget they are."""
     by_range: dict[str, list[Comparison]] = {}
     for comparison in result.comparisons:
-        by_range.setdefault(comparison.range, []).append(comparison)
+        by_range.setdefault(range_name(comparison), []).append(comparison)
     made = [Group(name, _head(members), _ranked(members)) for name, members in by_range.items()]
     return sorted(made, key=lambda group: (-severity(group.head), -_pressure(group.head), group.range))
+
+
+def range_name(comparison: Comparison) -> str:
+    """``op:case:phase``; a foreign range, which has neither case nor phase, by its own name."""
+    return comparison.range if comparison.case or comparison.phase else comparison.op
 
 
 def severity(comparison: Comparison) -> int:

@@ -44,6 +44,12 @@ def test_nobody_is_ranked_behind_one_whose_interval_overlaps_or_lies_above(inter
         assert ranked[f"i{i}"] == 1 + sum(high < low for high in (bounds[1] for bounds in intervals))
 
 
+def test_a_foreign_range_goes_by_its_own_name():
+    foreign = samples.comparison("train:attention forward", case="", phase="")
+
+    assert [group.range for group in _view.groups(samples.result([foreign]))] == ["train:attention forward"]
+
+
 def test_ranges_come_worst_first():
     order = [group.head.status for group in _view.groups(samples.mixed())]
     bits_first = _view.groups(samples.mixed())[1].head.reasons[0].code
