@@ -66,7 +66,8 @@ def _without_shared_folders(streams: dict[str, Stream]) -> dict[str, Stream]:
 
 def _files(folder: Path) -> Iterator[Path]:
     for file in folder.rglob("*"):
-        if file.is_file() and ("tfevents" in file.name or file.suffix in (".jsonl", ".csv")):
+        known = "tfevents" in file.name or file.suffix in (".jsonl", ".csv")
+        if known and file.suffix != ".profile-empty" and file.is_file():  # TensorFlow's profiler leaves such markers
             yield file
 
 

@@ -184,6 +184,14 @@ def test_tensors_of_every_scalar_type_keep_their_bits_and_others_are_named(tmp_p
     assert seen.values == 4
 
 
+def test_a_profilers_empty_marker_is_no_event_file(tmp_path):
+    for name in ("a", "b"):
+        by_tensorboard(tmp_path / name, [(1, "loss", 1.0)])
+        (tmp_path / name / "events.out.tfevents.1.host.profile-empty").touch()
+
+    assert verify(tmp_path / "a", tmp_path / "b").equal
+
+
 def test_images_and_text_are_named_not_compared(tmp_path):
     for name in ("a", "b"):
         with SummaryWriter(str(tmp_path / name)) as writer:
