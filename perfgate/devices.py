@@ -22,6 +22,11 @@ def choose_device(wanted: str) -> str:
     raise UsageError(f"no GPU {wanted}: {problem}", "`perfgate doctor` says what is missing; --device cpu runs without a GPU")
 
 
+def why_no_gpu() -> str:
+    """Why ``auto`` takes no GPU, in words; "" where it takes one."""
+    return describe("cuda:0")[1]
+
+
 def device_name(device: str) -> str:
     """The card's name as its driver gives it ("NVIDIA H200"), which chooses the budget file; "cpu" for the CPU."""
     if device == "cpu":

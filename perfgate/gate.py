@@ -10,13 +10,13 @@ from typing import Any
 from perfgate.budgets import Budgets
 from perfgate.budgets import choose as choose_budgets
 from perfgate.config import ON_INCONCLUSIVE, Config
-from perfgate.devices import choose_device, device_name
+from perfgate.devices import choose_device, device_name, why_no_gpu
 from perfgate.discover import bundled_folder, module, readable
 from perfgate.discover import load as load_ops
 from perfgate.environment import fingerprint
 from perfgate.errors import UsageError
 from perfgate.judge import judge, verdict
-from perfgate.model import GateResult
+from perfgate.model import GateResult, Reason
 from perfgate.plan import make_plan
 from perfgate.profilers import choose as choose_profiler
 from perfgate.registry import Registry
@@ -40,7 +40,7 @@ def prepare(config: Config) -> Prepared:
     """
     registry = load_ops(config.workloads)
     stored = Path(config.replay_from) if config.replay_from else None
-    machine = _stored_machine(stored) if config.profiler == "replay" and stored else _this_machine(config.device)
+    machine = _stored_machine(stored) if stored else _this_machine(config.device)
     profiler, findings = choose_profiler(
         config.profiler, device=machine.device, replay_from=stored, keep_report=config.keep_report
     )
@@ -48,7 +48,7 @@ def prepare(config: Config) -> Prepared:
     budgets = budgets_of(machine.name, config.thresholds)
     found = budgets.findings(ranges_of(registry), {one.range for one in plan.variants})
     looks = Looks.plan(config.blocks, config.max_blocks or config.blocks)
-    return Prepared(plan, registry, budgets, profiler, (*findings, *found), looks, machine.environment)
+    return Prepared(plan, registry, budgets, profiler, (*machine.findings, *findings, *found), looks, machine.environment)
 
 
 def run(config: Config, *, command: str, progress: Progress) -> Finished:
@@ -97,22 +97,30 @@ class _Machine:
     device: str
     name: str
     environment: dict[str, Any]
+    findings: tuple[Reason, ...] = ()
 
 
 def _this_machine(wanted: str) -> _Machine:
     device = choose_device(wanted)
+    found: tuple[Reason, ...] = ()
+    if wanted == "auto" and device == "cpu":
+        found = (Reason("NO_GPU", f"the CPU was taken: {why_no_gpu()}", "--device 0 insists on a GPU; `perfgate doctor`"),)
     tables = {"kernel_configs": module("blocks.configs").digest()}  # no kernel is tuned at run time: this names its table
-    return _Machine(device, device_name(device), fingerprint(device) | tables)
+    return _Machine(device, device_name(device), fingerprint(device) | tables, found)
 
 
 def _stored_machine(run_: Path) -> _Machine:
-    """The machine that a stored run was made on: a replay is judged as if it ran there."""
+    """The machine that a stored run was made on: a replay is judged as if it ran there.
+
+    Blocks that did not count there are among the stored captures, so what was told of them stays told.
+    """
     content = RunDirectory.open(run_).read_run()
     try:
         device, environment = content["plan"]["device"], content["environment"]
     except (KeyError, TypeError):
         raise UsageError(f"{run_ / 'run.json'} lacks plan.device or environment", "the file was edited; run again") from None
-    return _Machine(device, card_of(environment), environment)
+    told = tuple(one for one in load_result(run_).findings if one.code == "ENVIRONMENT_CHANGED")
+    return _Machine(device, card_of(environment), environment, told)
 
 
 def card_of(environment: dict[str, Any]) -> str:

@@ -1,6 +1,7 @@
 """The whole command on a stored H200 run: what must be caught is caught, with the right words and exit code."""
 
 import json
+import shutil
 
 import pytest
 
@@ -120,6 +121,19 @@ def test_a_replay_of_more_than_was_stored_is_an_error_not_a_pass(tmp_path):
 
     assert 6 == done.returncode, done.stdout
     assert "PROFILER_FAILED" in done.stdout or "WORKLOAD_FAILED" in done.stdout
+
+
+def test_a_replay_of_a_run_whose_card_did_not_stand_still_does_not_pass(tmp_path):
+    stored = tmp_path / "stored"
+    shutil.copytree(DATA / "runs" / "controls", stored)
+    result = json.loads((stored / "result.json").read_text())
+    result["findings"].append({"code": "ENVIRONMENT_CHANGED", "text": "only the default arm: heat", "next": ""})
+    (stored / "result.json").write_text(json.dumps(result))
+
+    done = replay(tmp_path / "run", "equal", extra=("--replay-from", stored))
+
+    assert 5 == done.returncode
+    assert "only the default arm: heat" in done.stdout
 
 
 def test_ranges_over_a_stored_capture_have_the_worker_flush_outside_of_them(tmp_path):
