@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -63,9 +64,10 @@ def run(config: Config, *, command: str, progress: Progress) -> Finished:
     return Finished(session.result(), directory)
 
 
-def check(run_: Path, *, thresholds: str = "", on_inconclusive: str = "fail") -> GateResult:
+def check(run_: Path, *, thresholds: str = "", on_inconclusive: str = "fail", workloads: Sequence[str] = ()) -> GateResult:
     """A stored result judged again, against the budgets as they stand now. Runs and writes nothing.
 
+    ``workloads`` are more ops whose ranges a budget may name, as the run was given them.
     Raises :class:`~perfgate.errors.UsageError` for a result that can't be read and for an unknown ``on_inconclusive``.
     """
     if on_inconclusive not in ON_INCONCLUSIVE:
@@ -73,7 +75,7 @@ def check(run_: Path, *, thresholds: str = "", on_inconclusive: str = "fail") ->
     stored = load_result(run_)
     planned = stored.run.looks
     budgets = budgets_of(card_of(stored.environment), thresholds)
-    registry = load_ops()
+    registry = load_ops(workloads)
     measured = {one.range for one in stored.comparisons}
     told_by_budgets = ("UNMATCHED_BUDGET", "NOT_BUDGETED", "EXPIRED_BUDGET", "PROVISIONAL_BUDGET")
     kept = tuple(one for one in stored.findings if one.code not in told_by_budgets)

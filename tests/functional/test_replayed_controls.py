@@ -87,6 +87,18 @@ def test_judged_again_is_what_the_run_itself_said_even_where_the_ops_are_not_at_
     assert before.verdict == after.verdict
 
 
+@pytest.mark.parametrize(("more", "code"), [((), 2), (("--workloads", CONTROLS), 0)])
+def test_a_budget_may_name_an_op_that_the_run_left_out(passed, tmp_path, more, code):
+    budgets = tmp_path / "budgets.toml"
+    entry = 'range = "control/twice"\noverhead = "9%"\nreason = "r"\nowner = "o"\nexpires = 2099-01-01\n'
+    budgets.write_text((CONTROLS / "budgets.toml").read_text() + f"\n[[budget]]\n{entry}")
+
+    done = perfgate("check", passed, "--thresholds", budgets, *more)
+
+    assert code == done.returncode
+    assert (code == 2) == ("UNMATCHED_BUDGET" in done.stdout)
+
+
 @pytest.mark.parametrize(
     ("broken", "said"),
     [
