@@ -42,7 +42,10 @@ _FOREVER = np.iinfo(np.int64).max
 
 
 def choose(ranges: pd.DataFrame, attribution: Attribution) -> NDArray[np.int8]:
-    """The index into :data:`RULES` per row of ``ranges`` (all of them, the unfinished included: they disprove too)."""
+    """The index into :data:`RULES` per row of ``ranges``, which are in order of their starts within a process.
+
+    All of them are needed, the unfinished included: they dispute too.
+    """
     if attribution == "process":
         return np.full(len(ranges), PROCESS, dtype=np.int8)
     crossing = (ranges["thread"] != ranges["end_thread"]).to_numpy()
@@ -62,7 +65,7 @@ def choose(ranges: pd.DataFrame, attribution: Attribution) -> NDArray[np.int8]:
 
 
 def _alone(ranges: pd.DataFrame) -> NDArray[np.bool_]:
-    """Whether no range that another thread of the same process opened overlaps in time."""
+    """Whether no range that another thread of the same process opened overlaps in time; ``ranges`` in order of their starts."""
     start = ranges["start"].to_numpy()
     end = np.where(ranges["closed"].to_numpy(), ranges["end"].to_numpy(), _FOREVER)
     process, _ = groups(ranges["process"])
@@ -74,17 +77,27 @@ def _alone(ranges: pd.DataFrame) -> NDArray[np.bool_]:
     every, edges = by_code(process, len(several))
     for number in np.flatnonzero(several):
         places = every[edges[number] : edges[number + 1]]
-        overlapped = _overlapped(start[places], end[places])
         threads, owner = np.unique(thread[places], return_inverse=True)
         own, bounds = by_code(owner, len(threads))
-        for low, high in itertools.pairwise(bounds):
-            mine = own[low:high]
-            alone[places[mine]] = overlapped[mine] == _overlapped(start[places[mine]], end[places[mine]])
+        mine = [places[own[low:high]] for low, high in itertools.pairwise(bounds)]
+        stretches = [_stretches(start[some], end[some]) for some in mine]
+        together = tuple(np.sort(np.concatenate(sides)) for sides in zip(*stretches, strict=True))
+        for some, (begins, ends) in zip(mine, stretches, strict=True):
+            alone[some] = _met(start[some], end[some], *together) == _met(start[some], end[some], begins, ends)
     return alone
 
 
-def _overlapped(start: Ints, end: Ints) -> Ints:
-    """How many of these ranges that last each one overlaps, itself included if it lasts; touching is no overlap."""
+def _stretches(start: Ints, end: Ints) -> tuple[Ints, Ints]:
+    """Begins and ends of the stretches of time that some of these ranges, in order of their starts, cover."""
     lasting = end > start
-    starts, ends = np.sort(start[lasting], kind="stable"), np.sort(end[lasting], kind="stable")  # both are nearly in order
-    return np.searchsorted(starts, end, side="left") - np.searchsorted(ends, start, side="right")
+    start, end = start[lasting], end[lasting]
+    if not len(start):
+        return start, end
+    reached = np.maximum.accumulate(end)
+    begins = np.flatnonzero(np.append(True, start[1:] >= reached[:-1]))
+    return start[begins], reached[np.append(begins[1:] - 1, len(end) - 1)]
+
+
+def _met(start: Ints, end: Ints, begins: Ints, ends: Ints) -> Ints:
+    """How many of some stretches (begins and ends, each sorted) every range overlaps for more than an instant."""
+    return np.searchsorted(begins, end, side="left") - np.searchsorted(ends, start, side="right")

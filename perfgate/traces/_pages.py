@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -22,7 +23,8 @@ Words = NDArray[np.uint64]
 
 MISSING: int = int(np.iinfo(np.int64).min)  # stands for NULL and for anything that is not an integer
 _INTERIOR, _LEAF = 0x05, 0x0D
-_BYTES_AT_ONCE = 1 << 19  # so that the work on one portion stays in the processor's cache
+_BYTES_AT_ONCE = 1 << 20  # so that the work on one portion stays in the processor's cache
+_WORKERS = min(4, os.cpu_count() or 1)  # numpy lets go of the interpreter while it works
 _PAD = 8  # so that eight bytes can be read before the first and after the last
 _GAP = 8  # pages: shorter gaps are read along
 _WIDTH = (0, 1, 2, 3, 4, 6, 8, 8, 0, 0, 0, 0)  # bytes per serial type below 12
@@ -119,7 +121,16 @@ def read(
     leaves = file.leaves(root)
     at_once = max(1, _BYTES_AT_ONCE // file.page_size)
     as_text = set(texts)
-    parts = [_Cells(file, leaves[low : low + at_once]).columns(wanted, as_text) for low in range(0, len(leaves), at_once)]
+
+    def part(low: int) -> _Part:
+        return _Cells(file, leaves[low : low + at_once]).columns(wanted, as_text)
+
+    portions = range(0, len(leaves), at_once)
+    if len(portions) == 1:
+        parts = [part(0)]
+    else:
+        with ThreadPoolExecutor(min(_WORKERS, len(portions))) as workers:
+            parts = list(workers.map(part, portions))
     spilled = np.concatenate([part.spilled for part in parts])
     if len(spilled) > _MOST_OVERFLOWING:
         raise Irregular("many rows spill over")
@@ -171,11 +182,11 @@ class _Cells:
         if len(page) and (pointer + 4 > file.usable).any():
             raise Irregular("a cell pointer")
         payload, position = self._varint(page + pointer)
-        row_id, position = self._varint(position)
+        row_id_at, position = position, self._behind_varint(position)
         if (payload < 0).any():
             raise Irregular("a record's length")
         spilling = payload > file.usable - 35
-        self.spilled = row_id[spilling]
+        self.spilled = self._varint(row_id_at[spilling])[0]
         if spilling.any():
             payload, position, page = payload[~spilling], position[~spilling], page[~spilling]
         self.begin, self.end = position, position + payload
@@ -290,6 +301,12 @@ class _Cells:
 
     def _two_bytes(self, at: Ints) -> Ints:
         return self.buffer[at].astype(np.int64) << 8 | self.buffer[at + 1]
+
+    def _behind_varint(self, at: Ints) -> Ints:
+        """The positions behind the numbers at ``at``: a byte below 0x80 ends one, and so does the ninth byte."""
+        ending = ~self.words[at].astype(np.uint64) & np.uint64(0x8080808080808080)
+        highest = (ending.astype(np.float64).view(np.int64) >> 52) - 1023  # the exponent is the highest bit's place
+        return at + np.where(ending == 0, 9, 8 - (highest >> 3))
 
     def _varint(self, at: Ints) -> tuple[Ints, Ints]:
         """The big-endian base-128 numbers at ``at`` (exact up to eight bytes), and the positions behind them."""

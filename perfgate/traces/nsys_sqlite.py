@@ -212,8 +212,8 @@ class _Reader:
     def _plausible(self, found: dict[str, Ints], table: str, needed: tuple[str, ...]) -> dict[str, Ints]:
         """``found`` without the rows whose times can't be real; they are counted in the notes."""
         start, end = found["start"], found["end"]
-        good = (start > -_FURTHEST) & (start < _FURTHEST) & (end >= start) & (end < _FURTHEST)
-        good &= np.where(good, end - np.where(good, start, 0), 0) <= _LONGEST
+        good = (start + _FURTHEST).view(np.uint64) < 2 * _FURTHEST  # unsigned: what is below 0 is far above
+        good &= (end - start).view(np.uint64) <= _LONGEST
         if table not in (LAUNCHES, NVTX):
             good &= (start != 0) | (end != 0)  # CUPTI writes 0, 0 where it could not take the time
         for name in needed:
@@ -271,8 +271,9 @@ class _Reader:
         found = {name: column.values for name, column in columns.items()}
         domains = self._domain_names(found, texts)
         kind = found.pop("eventType")
-        ranges = np.isin(kind, (*PUSH_POP, *START_END))
-        found["start_end"] = np.isin(kind, START_END).astype(np.int64)
+        start_end = (kind == START_END[0]) | (kind == START_END[1])
+        ranges = start_end | (kind == PUSH_POP[0]) | (kind == PUSH_POP[1])
+        found["start_end"] = start_end.astype(np.int64)
         if not ranges.all():
             found = {name: values[ranges] for name, values in found.items()}
         if not len(found["start"]):
