@@ -90,9 +90,12 @@ class _Side:
 
         self._of_run: Mapping[str, ArmFigures] | None = None
         self._arms: Arms | None = None
+        self.complete = True  # a run that was cut short is not, and can never pass
         if (path / "result.json").is_file() or path.name == "result.json":
             pattern = compile_pattern(match or "")
-            arms = {name: relabelled(one, label) for name, one in of_result(load_result(path)).items() if pattern.search(name)}
+            result = load_result(path)
+            self.complete = result.run.complete
+            arms = {name: relabelled(one, label) for name, one in of_result(result).items() if pattern.search(name)}
             self._of_run, self.about = arms, About(OVER)
             self.rows: list[RangeSummary] = [summary_of(name, one) for name, one in arms.items()]
             return
@@ -159,4 +162,5 @@ def _judged(
         if reason.code == "UNMATCHED_BUDGET"
     ]
     judged = dict(zip(budgeted, judge(list(budgeted.values()), budgets, foreign=True), strict=True))
-    return judged, verdict(list(judged.values()), reasons, on_inconclusive=on_inconclusive)
+    complete = all(side.complete for side in sides)
+    return judged, verdict(list(judged.values()), reasons, complete=complete, on_inconclusive=on_inconclusive)

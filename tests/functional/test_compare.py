@@ -124,6 +124,18 @@ def test_tables_of_nsys_stats(tmp_path):
     assert any("from tables of nsys stats" in note for note in found["notes"])
 
 
+@pytest.mark.parametrize(("complete", "code"), [(True, 0), (False, 5)])
+def test_a_run_that_was_cut_short_can_not_pass(tmp_path, complete, code):
+    stored = json.loads((DATA / "runs" / "controls" / "result.json").read_text())
+    for name, whole in (("a", True), ("b", complete)):
+        (tmp_path / name).mkdir()
+        stored["run"]["complete"] = whole
+        (tmp_path / name / "result.json").write_text(json.dumps(stored))
+    found = answer(tmp_path / "a", tmp_path / "b", "--thresholds", DATA / "controls" / "budgets.toml", code=code)
+
+    assert code == found["verdict"]["exit_code"]
+
+
 def test_two_runs(tmp_path):
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
