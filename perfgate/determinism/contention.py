@@ -45,6 +45,8 @@ def contention(device: torch.device | str | int | None = None) -> Iterator[Conte
         warnings.warn(note, ContentionWarning, stacklevel=3)
         yield Contention(note)
         return
+    if target.index is None:
+        target = torch.device("cuda", torch.cuda.current_device())
     result, stop, errors = Contention(), threading.Event(), list[Exception]()
     ready = threading.Event()
 

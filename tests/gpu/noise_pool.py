@@ -46,6 +46,7 @@ def main() -> None:
         blocks=given.blocks,
         time_budget=given.seconds,
         confirm=False,
+        judged_only=True,
         out=given.out,
     )
     directory = RunDirectory.create(config.out, datetime.now(UTC))
