@@ -33,7 +33,16 @@ class Launched:
         """The operations at ``places``, in that order."""
         if len(places) == len(self.row):
             return self
-        return Launched(*(getattr(self, name)[places] for name in self.__dataclass_fields__))
+        return Launched(*(_taken(getattr(self, name), places) for name in self.__dataclass_fields__))
+
+
+def _taken(values: Ints, places: Ints) -> Ints:
+    return np.broadcast_to(values[0], len(places)) if len(values) and values.strides == (0,) else values[places]
+
+
+def _steady(values: Ints) -> Ints:
+    """``values``, in the memory of one of them where all are equal."""
+    return np.broadcast_to(values[0], len(values)) if len(values) and (values == values[0]).all() else values
 
 
 def launched(ops: pd.DataFrame, launches: pd.DataFrame, launch: Ints) -> Launched:
@@ -41,16 +50,19 @@ def launched(ops: pd.DataFrame, launches: pd.DataFrame, launch: Ints) -> Launche
     known = np.flatnonzero(launch >= 0)
     call = launch[known]
     begin, start, end = launches["start"].to_numpy()[call], ops["start"].to_numpy()[known], ops["end"].to_numpy()[known]
-    order = np.lexsort((known, end, start, begin))
+    order = np.argsort(begin, kind="stable")
+    begin = begin[order]
+    if (begin[1:] == begin[:-1]).any():
+        order = np.lexsort((known, end, start, launches["start"].to_numpy()[call]))
     known, call = known[order], call[order]
     return Launched(
         row=known,
-        begin=begin[order],
+        begin=begin,
         finish=launches["end"].to_numpy()[call],
         start=start[order],
         end=end[order],
-        device=ops["device"].to_numpy()[known],
-        process=launches["process"].to_numpy()[call],
+        device=_taken(_steady(ops["device"].to_numpy()), known),
+        process=_taken(_steady(launches["process"].to_numpy()), call),
         thread=launches["thread"].to_numpy()[call],
     )
 
@@ -111,7 +123,7 @@ class _Window:
     def add_plain(self, plain: Mask, totals: sweep.Totals, covered: Mask) -> None:
         """Adds the ranges whose window is exactly what belongs to them."""
         low, high, work = self.low[plain], self.high[plain], self.work
-        devices = np.unique(work.device) if (work.device != work.device[:1]).any() else work.device[:1]
+        devices = work.device[:1] if work.device.strides == (0,) else np.unique(work.device)
         if len(devices) == 1:
             totals.put(self.ranges[plain], sweep.windows(work.start, work.end, low, high))
         else:

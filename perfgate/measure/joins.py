@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 Ints = NDArray[np.int64]
 _ID_BITS = 40
+_SPARE = 1 << 20  # entries of a table of ids beyond four per call
 _LAUNCHING = re.compile(r"LaunchKernel|LaunchCooperativeKernel|GraphLaunch")
 
 
@@ -20,6 +21,9 @@ def launch_of(ops: pd.DataFrame, launches: pd.DataFrame) -> tuple[Ints, int]:
     before the operation did is taken.
     """
     keys, wanted = _keys(launches, ops)
+    dense = _by_table(keys, wanted)
+    if dense is not None:
+        return dense, 0
     order = np.argsort(keys, kind="stable")
     order = order[np.searchsorted(keys[order], 0) :]
     ordered = keys[order]
@@ -38,6 +42,24 @@ def launch_of(ops: pd.DataFrame, launches: pd.DataFrame) -> tuple[Ints, int]:
         found[several] = _latest_before(found[several], last[several], begun, ops["start"].to_numpy()[several])
         ambiguous = len(np.unique(wanted[several]))
     return np.where(known, order[found], -1), ambiguous
+
+
+def _by_table(keys: Ints, wanted: Ints) -> Ints | None:
+    """The join through a table of all ids, where these lie close together and none repeats; else ``None``."""
+    usable = keys >= 0
+    places = np.flatnonzero(usable)
+    if not len(places):
+        return None
+    ids = keys if len(places) == len(keys) else keys[places]
+    low, high = int(ids.min()), int(ids.max())
+    if high - low > 4 * len(ids) + _SPARE:
+        return None
+    table = np.full(high - low + 1, -1, dtype=np.int64)
+    table[ids - low] = places
+    if (table[ids - low] != places).any():
+        return None
+    inside = (wanted >= low) & (wanted <= high)
+    return np.where(inside, table[np.where(inside, wanted - low, 0)], -1)
 
 
 def lost_launches(launches: pd.DataFrame, launch: Ints) -> Ints:
