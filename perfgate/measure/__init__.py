@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from perfgate.measure import attribution as attributing
 from perfgate.measure import joins, rules, sweep
-from perfgate.measure.codes import groups, order_codes
+from perfgate.measure.codes import groups, is_one_of, order_codes
 from perfgate.measure.rules import Attribution
 from perfgate.traces import schema
 from perfgate.traces.names import compile_pattern, display_name
@@ -69,7 +69,7 @@ def measure(
     found = attributing.attribute(ranges, rule, work, len(trace.ops), wanted & detail)
     lost = joins.lost_launches(trace.launches, launch) if trace.has_gpu else np.empty(0, dtype=np.int64)
     missing = _missing(trace.launches, lost, ranges, rule)[wanted]
-    left_out = int(np.count_nonzero(ranges["domain"].to_numpy() == rules.LEFT_OUT_DOMAIN))
+    left_out = int(np.count_nonzero(is_one_of(ranges["domain"], (rules.LEFT_OUT_DOMAIN,))))
     excluded = {
         "range without an end: never ended, or still open when profiling stopped": int(np.count_nonzero(~usable)),
         f"range of domain {rules.LEFT_OUT_DOMAIN}: known, its GPU work is counted nowhere else": left_out,
@@ -123,7 +123,7 @@ def _same(frame: pd.DataFrame, one: str, other: str) -> bool:
 
 
 def _wanted(ranges: pd.DataFrame, match: str | None) -> Mask:
-    wanted: Mask = ranges["domain"].to_numpy() != rules.LEFT_OUT_DOMAIN
+    wanted = ~is_one_of(ranges["domain"], (rules.LEFT_OUT_DOMAIN,))
     if match is None:
         return wanted
     pattern = compile_pattern(match)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
@@ -21,6 +23,14 @@ def groups(*columns: pd.Series | Ints) -> tuple[Ints, Ints]:
     example = np.empty(int(total.max(initial=-1)) + 1, dtype=np.int64)
     example[total[::-1]] = np.arange(len(total))[::-1]
     return total, example
+
+
+def is_one_of(column: pd.Series, names: Collection[str]) -> NDArray[np.bool_]:
+    """Whether each row holds one of ``names``, looked up once per distinct name."""
+    if not isinstance(column.dtype, pd.CategoricalDtype):
+        return column.isin(list(names)).to_numpy()
+    hits = column.cat.categories.isin(list(names))
+    return hits[column.cat.codes.to_numpy()] if hits.any() else np.zeros(len(column), dtype=bool)
 
 
 def by_code(codes: Ints, count: int) -> tuple[Ints, Ints]:

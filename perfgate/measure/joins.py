@@ -8,6 +8,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from perfgate.measure.codes import is_one_of
+
 Ints = NDArray[np.int64]
 _ID_BITS = 40
 _SPARE = 1 << 20  # entries of a table of ids beyond four per call
@@ -72,10 +74,10 @@ def lost_launches(launches: pd.DataFrame, launch: Ints) -> Ints:
     answered = np.zeros(len(names), dtype=bool)
     answered[launch[launch >= 0]] = True
     launching = [name for name in unique if _LAUNCHING.search(name)]
-    lost = ~answered if len(launching) == len(unique) else names.isin(launching).to_numpy() & ~answered
-    begins = names.isin([name for name in unique if "StreamBeginCapture" in name]).to_numpy()
+    lost = ~answered if len(launching) == len(unique) else is_one_of(names, launching) & ~answered
+    begins = is_one_of(names, [name for name in unique if "StreamBeginCapture" in name])
     if begins.any() and lost.any():
-        ends = names.isin([name for name in unique if "StreamEndCapture" in name]).to_numpy()
+        ends = is_one_of(names, [name for name in unique if "StreamEndCapture" in name])
         lost &= ~_capturing(launches, begins, ends)
     return np.flatnonzero(lost)
 

@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from perfgate.measure.codes import by_code, groups
+from perfgate.measure.codes import by_code, groups, is_one_of
 
 Ints = NDArray[np.int64]
 Attribution = Literal["auto", "process", "same-thread"]
@@ -51,8 +51,8 @@ def choose(ranges: pd.DataFrame, attribution: Attribution) -> NDArray[np.int8]:
     crossing = (ranges["thread"] != ranges["end_thread"]).to_numpy()
     if attribution == "same-thread":
         return np.where(crossing, CROSS_THREAD, SAME_THREAD).astype(np.int8)
-    own = ranges["domain"].isin([OWN_DOMAIN, LEFT_OUT_DOMAIN]).to_numpy()
-    library = ranges["domain"].isin(LIBRARY_DOMAINS).to_numpy()
+    own = is_one_of(ranges["domain"], (OWN_DOMAIN, LEFT_OUT_DOMAIN))
+    library = is_one_of(ranges["domain"], LIBRARY_DOMAINS)
     alone = np.ones(len(ranges), dtype=bool)
     if library.any():  # a library's range disputes no program's
         alone[~own] = _alone(ranges[~own])
