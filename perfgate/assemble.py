@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from perfgate.compare import arm
+from perfgate.determinism.controls import sensitivity_by_op
 from perfgate.evidence import Evidence
 from perfgate.model import Accuracy, ArmFigures, Bits, Comparison, Memory, Metric, Reason, Variant
 from perfgate.registry import Registry
@@ -161,6 +162,13 @@ def findings(comparisons: Iterable[Comparison], registry: Registry, bytes_per_se
             found.append(contradiction(one.default, one.deterministic, one.metric, one.ratio))
         told |= dict.fromkeys(replace(reason, text=f"{one.range}: {reason.text}") for reason in found if reason is not None)
     return told
+
+
+def unproven(comparisons: Iterable[Comparison]) -> Iterable[Reason]:
+    """UNPROVEN_SENSITIVITY for every racy op whose control differed nowhere in this run: equal bits then say little."""
+    for op, seen in sensitivity_by_op(one for one in comparisons if one.racy).items():
+        if not seen.proven:
+            yield Reason("UNPROVEN_SENSITIVITY", f"{op}: {seen}", f"perfgate bits control --op {op}, or more --replays")
 
 
 def peak_bandwidth(environment: Mapping[str, Any]) -> float | None:

@@ -190,8 +190,9 @@ def capture(facts: NsysFacts, *, on_gpu: bool) -> Check:
 def contract() -> Check:
     """Whether a launcher in this environment could run in deterministic mode; our own children get a clean one."""
     from perfgate.determinism.contract import state
+    from perfgate.determinism.project import contract_of
 
-    problems = [one.problem for one in state(os.environ, "deterministic") if one.problem]
+    problems = [one.problem for one in state(os.environ, "deterministic", contract_of(Path.cwd())) if one.problem]
     if problems:
         return Check("contract", "warning", "; ".join(problems), "unset them for runs of your own programs")
     return Check("contract", "ok", "the environment allows deterministic mode")

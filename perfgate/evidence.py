@@ -78,12 +78,12 @@ class Collection:
         told = self.run.done(capture)
         return tuple(one for one in capture.spec.variants if one.name not in told) if told else ()
 
-    def drop_block(self, number: int, reasons: Sequence[Reason]) -> None:
-        """Forgets the instances of one block, whose arms met unlike conditions."""
+    def drop_block(self, number: int, why: Sequence[str]) -> None:
+        """Forgets the instances of one block, whose arms met unlike conditions; told as BLOCK_DROPPED."""
         for evidence in self.of.values():
             evidence.parts = [(measured, one) for measured, one in evidence.parts if one.block != number]
             evidence.confirmations = [one for one in evidence.confirmations if one.block != number]
-        self.findings.extend(reasons)
+        self.findings.extend(Reason("BLOCK_DROPPED", text, "run when the card is yours alone") for text in why)
 
     def _failed(self, capture: Capture, told: dict[str, Any]) -> None:
         """A child or profiler that failed: an error of its culprit, or of all its variants where there is no one culprit."""

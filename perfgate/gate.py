@@ -10,12 +10,13 @@ from typing import Any
 
 from perfgate.budgets import Budgets
 from perfgate.budgets import choose as choose_budgets
+from perfgate.card_lock import only_one_on
 from perfgate.config import ON_INCONCLUSIVE, Config
 from perfgate.devices import choose_device, device_name, why_no_gpu
 from perfgate.discover import bundled_folder, module, readable
 from perfgate.discover import load as load_ops
 from perfgate.environment import fingerprint
-from perfgate.errors import UsageError
+from perfgate.errors import UnusableError, UsageError
 from perfgate.judge import judge, verdict
 from perfgate.model import GateResult, Reason
 from perfgate.plan import make_plan
@@ -48,8 +49,17 @@ def prepare(config: Config) -> Prepared:
     plan = make_plan(registry, config, machine.device, profiler.name)
     budgets = budgets_of(machine.name, config.thresholds)
     found = budgets.findings(ranges_of(registry), {one.range for one in plan.variants})
+    _refuse_broken_budgets(found)
     looks = Looks.plan(config.blocks, config.max_blocks or config.blocks)
     return Prepared(plan, registry, budgets, profiler, (*machine.findings, *findings, *found), looks, machine.environment)
+
+
+def _refuse_broken_budgets(findings: Sequence[Reason]) -> None:
+    """Before minutes of measuring: a budget that matches nothing is exit code 2, a range without any budget exit code 5."""
+    for code, kind in (("UNMATCHED_BUDGET", UsageError), ("NOT_BUDGETED", UnusableError)):
+        found = [one for one in findings if one.code == code]
+        if found:
+            raise kind("\n".join(one.text for one in found), found[0].next)
 
 
 def run(config: Config, *, command: str, progress: Progress) -> Finished:
@@ -57,7 +67,10 @@ def run(config: Config, *, command: str, progress: Progress) -> Finished:
     prepared = prepare(config)
     directory = RunDirectory.create(config.out, datetime.now(UTC))
     session = Session(prepared, directory, command, progress)
-    with session.concluded():
+    with (
+        only_one_on(prepared.plan.device if prepared.profiler.name != "replay" else "cpu", say=progress.say),
+        session.concluded(),
+    ):
         session.check_bits()
         session.measure_blocks()
         session.confirm()
@@ -121,7 +134,8 @@ def _stored_machine(run_: Path) -> _Machine:
         device, environment = content["plan"]["device"], content["environment"]
     except (KeyError, TypeError):
         raise UsageError(f"{run_ / 'run.json'} lacks plan.device or environment", "the file was edited; run again") from None
-    told = tuple(one for one in load_result(run_).findings if one.code == "ENVIRONMENT_CHANGED")
+    dropped = [one for one in load_result(run_).findings if one.code in ("ENVIRONMENT_CHANGED", "BLOCK_DROPPED")]
+    told = tuple(replace(one, code="ENVIRONMENT_CHANGED") for one in dropped)
     return _Machine(device, card_of(environment), environment, told)
 
 

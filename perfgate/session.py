@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Literal, Protocol
 
-from perfgate.assemble import assemble, findings, peak_bandwidth
+from perfgate.assemble import assemble, findings, peak_bandwidth, unproven
 from perfgate.budgets import Budgets
 from perfgate.environment import segment
 from perfgate.errors import PerfgateError
@@ -70,6 +70,7 @@ class Session:
         self._environment = prepared.environment
         self._begun = time.monotonic()
         self._complete = False
+        self._dropped: list[Reason] = []  # why blocks did not count
         self._open: frozenset[str] | None = None  # ranges still to be decided; None before the first look: all
         self._info = RunInfo(
             id=directory.id,
@@ -147,7 +148,7 @@ class Session:
         config = self._plan.config
         info = replace(self._info, complete=self._complete, seconds=round(time.monotonic() - self._begun, 1))
         noticed = findings(judged, self._prepared.registry, peak_bandwidth(self._environment))
-        told = (*self._findings, *self._collection.findings, *noticed)
+        told = (*self._findings, *self._collection.findings, *self._not_made_up_for(judged), *noticed, *unproven(judged))
         return GateResult(
             run=info,
             environment=self._environment,
@@ -165,6 +166,11 @@ class Session:
         compared = assemble(self._plan.variants, self._collection.of, self._prepared.registry, metrics, both_arms=both)
         racy = {one.op for one in compared if one.racy}
         return judge(compared, self._prepared.budgets, racy_ops=racy, looks=self._prepared.looks, final=final)
+
+    def _not_made_up_for(self, judged: Sequence[Comparison]) -> list[Reason]:
+        """ENVIRONMENT_CHANGED where blocks were dropped and a range is left with fewer than the first look needs."""
+        first = self._prepared.looks.at[0]
+        return self._dropped[:1] if any(one.judged and one.blocks < first for one in judged) else []
 
     def _metric(self, range_: str) -> Metric:
         return self._prepared.budgets.metric(range_, "host" if self._plan.device == "cpu" else "busy")
@@ -200,7 +206,8 @@ class Session:
             met[spec.mode].extend(segment_guard(before, segment(device)))
         changed = one_sided(met["default"], met["deterministic"])
         if changed:
-            self._collection.drop_block(number, changed)
+            self._collection.drop_block(number, [f"block {number + 1} does not count: {one.text}" for one in changed])
+            self._dropped.append(changed[0])
             self._progress.say(f"block {number + 1} does not count: {changed[0].text}")
         else:
             known = {one.code for one in self._collection.findings}

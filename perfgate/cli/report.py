@@ -46,15 +46,21 @@ def report(
     write_exports(result, exports)
 
 
-def show(result: GateResult, format_: str, wide: bool = False) -> None:
-    """Prints a result on stdout in one of :data:`PRINTABLE`. Raises :class:`UsageError` for another format."""
-    from perfgate.cli._console import out
+def check_format(format_: str) -> None:
+    """Refuses what :func:`show` can't print. Raises :class:`UsageError`."""
     from perfgate.errors import UsageError
-    from perfgate.render import FORMATS
 
     if format_ not in PRINTABLE:
         mend = f"formats are {', '.join(PRINTABLE)}; others go to a file: --export {format_}=PATH"
         raise UsageError(f"--format {format_}: not a format for the terminal", mend)
+
+
+def show(result: GateResult, format_: str, wide: bool = False) -> None:
+    """Prints a result on stdout in one of :data:`PRINTABLE`. Raises :class:`UsageError` for another format."""
+    from perfgate.cli._console import out
+    from perfgate.render import FORMATS
+
+    check_format(format_)
     if format_ == "table":
         from perfgate.render.terminal import render
 

@@ -58,6 +58,9 @@ def run(
         bool | None, typer.Option("--memory-fill", help="Leave torch's fill of new memory on in the deterministic arm.")
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would run and about how long; run nothing.")] = False,
+    format_: Annotated[str, typer.Option("--format", help="table, json, csv, markdown or github, on stdout.")] = "table",
+    export: Annotated[list[str] | None, typer.Option("--export", help="FORMAT=PATH beside the run; repeatable.")] = None,
+    wide: Annotated[bool, typer.Option("--wide", help="Operations, memory, bits and error in the table too.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress on stderr.")] = False,
 ) -> None:
     """Run each op's default and deterministic implementation under nsys and judge what determinism costs.
@@ -68,7 +71,7 @@ def run(
     from perfgate.config import configure
 
     options = dict(locals())
-    for own in ("dry_run", "quiet", "configure"):
+    for own in ("dry_run", "quiet", "format_", "export", "wide", "configure"):
         options.pop(own)
     config = configure(options, Path.cwd())
 
@@ -76,8 +79,11 @@ def run(
     from perfgate.cli._console import err
     from perfgate.cli._console import out as results
     from perfgate.cli._progress import Lines
-    from perfgate.render.terminal import render
+    from perfgate.cli.report import check_format, show
+    from perfgate.render import parse_exports, write_exports
 
+    check_format(format_)
+    exports = parse_exports(export or [])
     if dry_run:
         from perfgate.cli._dry_run import describe
 
@@ -85,7 +91,7 @@ def run(
         return
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # a CI that cancels: as Ctrl-C, and no child is left behind
     finished = gate.run(config, command=shlex.join(["perfgate", *sys.argv[1:]]), progress=Lines(err(quiet)))
-    console = results()
-    console.print(render(finished.result, width=console.width))
+    show(finished.result, format_, wide)
+    write_exports(finished.result, exports)
     err(quiet).print(f"report: {finished.directory.path / 'report.html'}", markup=False)
     raise typer.Exit(finished.result.verdict.exit_code)

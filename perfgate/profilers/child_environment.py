@@ -33,11 +33,12 @@ _SECRET = re.compile(r"TOKEN|KEY|SECRET|PASSW|CREDENTIAL", re.IGNORECASE)
 
 
 def for_worker(mode: Mode, *, run_folder: Path, inherited: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The environment of our own worker: :data:`ALLOWED`, the mode's variables, a shared Triton cache."""
+    """The environment of our own worker: :data:`ALLOWED`, the mode's variables (a project's own too), a shared Triton cache."""
     from perfgate.determinism.contract import variables
+    from perfgate.determinism.project import contract_of
 
     environment = for_tools(inherited)
-    for name, value in variables(mode).items():
+    for name, value in variables(mode, contract_of(Path.cwd())).items():
         if value is None:
             environment.pop(name, None)
         else:

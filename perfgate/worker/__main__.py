@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from perfgate.determinism.contract import policy
+from perfgate.determinism.project import contract_of
 from perfgate.discover import load
 from perfgate.model import RunSpec
 from perfgate.profilers.spec_file import load_spec
@@ -27,7 +28,7 @@ def main(path: Path) -> None:
     """Runs the spec at ``path``; its folder receives ``results.jsonl`` (while it runs) and ``done.json`` (last)."""
     spec = load_spec(path)
     folder = path.parent
-    with policy(spec.mode, memory_fill=spec.memory_fill):
+    with policy(spec.mode, memory_fill=spec.memory_fill, contract=contract_of(Path.cwd())):
         registry = load(spec.workload_paths)
         jobs = [Job.of(registry, variant, spec) for variant in spec.variants]
         outcomes = PURPOSES[spec.purpose](spec, jobs, folder)

@@ -86,7 +86,9 @@ def test_help_and_version_need_no_torch():
 
 
 def test_dry_run_lists_what_would_run_and_runs_nothing(tmp_path):
-    done = perfgate("run", "--device", "cpu", "--workloads", DATA / "controls", "--op", "control/racy", "--dry-run", cwd=tmp_path)
+    done = perfgate(
+        "run", "--device", "cpu", "--workloads", DATA / "controls", "--op", "control/racy", "--dry-run", cwd=tmp_path
+    )
 
     assert 0 == done.returncode
     assert "control/racy:smoke:fwd:random_order (champion)" in done.stdout
