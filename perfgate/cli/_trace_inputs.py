@@ -54,7 +54,7 @@ def load(path: Path, *, attribution: Attribution = "auto", match: str | None = N
     """Reads and measures ``path``.
 
     Raises ``UsageError`` (exit 2) where it can't be read, ``UnusableError`` (5) where it holds nothing, ``ProfilerError`` (6)
-    where nsys is needed and can't export.
+    where nsys is needed and none is found.
     """
     from perfgate.errors import UnusableError, UsageError
     from perfgate.measure import measure
@@ -88,9 +88,13 @@ def _reports(path: Path) -> list[Path]:
         if not path.exists():
             raise UsageError(f"{path}: no such file", _GIVE)
         return [path]
-    found = sorted(one for one in path.iterdir() if one.suffix in TRACE_SUFFIXES and one.is_file())
+    found = sorted(
+        one for one in path.iterdir() if one.suffix in TRACE_SUFFIXES and one.is_file() and one.name != "result.json"
+    )
     reports = {one.stem for one in found if one.suffix == ".nsys-rep"}
     found = [one for one in found if not (one.suffix == ".sqlite" and one.stem in reports)]  # it may be stale
+    if not found and (path / "result.json").exists():
+        raise UsageError(f"{path} is a run, not a trace", f"give one of its captures: ls {path}/captures/*/")
     if not found:
         raise UsageError(f"{path} holds no report", _GIVE)
     return found
@@ -118,12 +122,18 @@ def exported(path: Path) -> Iterator[tuple[Path, tuple[str, ...]]]:
         stale = path.suffix == ".sqlite" and report.exists() and report.stat().st_mtime > path.stat().st_mtime
         yield path, (f"{path.name} is older than {report.name} beside it: stale?",) if stale else ()
         return
+    from perfgate.errors import ProfilerError, UsageError
     from perfgate.profilers.nsys import export
     from perfgate.profilers.nsys_found import find_nsys, probe
 
+    facts = probe(find_nsys())
     with tempfile.TemporaryDirectory(prefix="perfgate-") as folder:
         target = Path(folder) / f"{path.stem}.sqlite"
-        export(probe(find_nsys()), path, target)
+        try:
+            export(facts, path, target)
+        except ProfilerError as error:
+            mend = f"was it taken by a newer nsys than {facts.path} ({facts.version})? {error.mend}"
+            raise UsageError(f"{path}: {error.text}", mend) from None
         yield target, ()
 
 

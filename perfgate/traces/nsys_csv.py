@@ -166,39 +166,50 @@ def _hosted(row: Row) -> RangeSummary:
 
 
 def _add(ranges: dict[str, RangeSummary], new: RangeSummary) -> None:
-    """Joins what two tables say of one range; the fuller figure of each kind stays."""
+    """Joins what two tables of one capture say of a range. Raises ``ValueError`` where they contradict each other."""
     old = ranges.get(new.name)
     if old is None:
         ranges[new.name] = new
         return
-    host = old.host_ns if old.host_ns and old.host_ns.median is not None else new.host_ns or old.host_ns
+    if old.instances != new.instances and not old.kernels and not new.kernels:  # a kernel need not run in every instance
+        raise ValueError(f"{new.name!r} has {old.instances} instances in one table, {new.instances} in another")
     ranges[new.name] = replace(
         old,
         instances=max(old.instances, new.instances),
-        span_ns=old.span_ns or new.span_ns,
-        ops=old.ops or new.ops,
-        host_ns=host,
+        span_ns=_agreed(new.name, old.span_ns, new.span_ns),
+        sum_ns=_agreed(new.name, old.sum_ns, new.sum_ns),
+        ops=_agreed(new.name, old.ops, new.ops),
+        host_ns=_agreed(new.name, old.host_ns, new.host_ns),
         rules=old.rules or new.rules,
         kernels=old.kernels or new.kernels,
     )
 
 
+def _agreed(name: str, old: Stat | None, new: Stat | None) -> Stat | None:
+    """The fuller of two figures of one range."""
+    if old is None or new is None:
+        return old or new
+    if old.total != new.total:
+        raise ValueError(f"{name!r} totals {old.total} in one table, {new.total} in another: are they of different captures?")
+    return old if old.median is not None else new
+
+
 def _add_kernels(ranges: dict[str, RangeSummary], rows: list[Row]) -> int:
     """Adds kernels to their ranges; returns the time of those in no range."""
     sums: dict[str, dict[str, tuple[int, int]]] = {}
-    instances: dict[str, int] = {}
+    instances: dict[str, dict[tuple[str, str], int]] = {}
     for row in rows:
-        count, total = sums.setdefault(_name(row), {}).get(row["kernel name"], (0, 0))
-        taken = (count + _count(row, "kern inst"), total + int(_number(row, "total time") or 0))
-        sums[_name(row)][row["kernel name"]] = taken
-        instances[_name(row)] = max(instances.get(_name(row), 0), _count(row, "nvtx inst"))
+        name, thread = _name(row), (row.get("pid", ""), row.get("tid", ""))
+        count, total = sums.setdefault(name, {}).get(row["kernel name"], (0, 0))
+        sums[name][row["kernel name"]] = (count + _count(row, "kern inst"), total + int(_number(row, "total time") or 0))
+        threads = instances.setdefault(name, {})
+        threads[thread] = max(threads.get(thread, 0), _count(row, "nvtx inst"))
     outside = sum(total for _, total in sums.pop("", {}).values())
     for name, kernels in sums.items():
         known = [KernelSum(kernel, "KERNEL", count, total) for kernel, (count, total) in kernels.items()]
         whole = Stat(sum(one.sum_ns for one in known), None, None, None)
         ordered = tuple(sorted(known, key=lambda one: (-one.sum_ns, one.name)))
-        _add(ranges, RangeSummary(name, "", instances[name], kernels=ordered))
-        ranges[name] = replace(ranges[name], sum_ns=ranges[name].sum_ns or whole, kernels=ordered)
+        _add(ranges, RangeSummary(name, "", sum(instances[name].values()), sum_ns=whole, kernels=ordered))
     return outside
 
 

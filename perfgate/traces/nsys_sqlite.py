@@ -69,10 +69,11 @@ class _Reader:
         if not known & set(database.tables):
             raise UnusableError(f"{database.path} is SQLite, but not an export of Nsight Systems", EXPORT_AGAIN)
         tool_version, schema_version = self._versions()
-        diagnostics, stops = self._diagnostics()
         launches = self._launches()
         parts = [part for part in (self._kernels(), self._copies(), self._fills(), self._graph_launches()) if part]
         ops = self._frame(_coded.concat(parts) if parts else None, schema.OPS)
+        ranges = self._ranges(self._stops())
+        processes = {int(each) for frame in (launches, ranges, ops) for each in frame["process"].unique()}
         trace = schema.Trace(
             source=str(database.path),
             format="nsys-sqlite",
@@ -80,14 +81,14 @@ class _Reader:
             schema_version=schema_version,
             ops=ops,
             launches=launches,
-            ranges=self._ranges(stops),
+            ranges=ranges,
             has_gpu=bool(parts),
             graph_mode=self._graph_mode(ops, launches),
-            diagnostics=tuple(diagnostics),
+            diagnostics=self._diagnostics(processes),
             notes=tuple(self.notes),
         )
         if not len(trace.ranges) and not len(trace.ops):
-            raise UnusableError(f"{database.path} holds neither NVTX ranges nor GPU work", _why_empty(diagnostics))
+            raise UnusableError(f"{database.path} holds neither NVTX ranges nor GPU work", _why_empty(trace.diagnostics))
         return trace
 
     def _strings(self) -> dict[int, str]:
@@ -126,19 +127,28 @@ class _Reader:
             return modes.pop() if len(modes) == 1 else ""
         return ""
 
-    def _diagnostics(self) -> tuple[list[str], Ints]:
-        """The profiler's messages of severity warning and above, and when profiling stopped."""
-        stops: set[int] = set()
+    def _stops(self) -> Ints:
+        """When profiling stopped, as far as the export knows."""
+        stops: set[object] = set()
         if "duration" in self.database.tables.get("ANALYSIS_DETAILS", set()):  # older versions know it only from here
-            stops |= {when for (when,) in self.database.rows("SELECT duration FROM ANALYSIS_DETAILS") if isinstance(when, int)}
+            stops |= {when for (when,) in self.database.rows("SELECT duration FROM ANALYSIS_DETAILS")}
+        if {"text", "timestamp"} <= self.database.tables.get("DIAGNOSTIC_EVENT", set()):
+            rows = self.database.rows("SELECT timestamp, text FROM DIAGNOSTIC_EVENT")
+            stops |= {when for when, text in rows if str(text).startswith(_STOPPED)}
+        return np.array(sorted(when for when in stops if isinstance(when, int)), dtype=np.int64)
+
+    def _diagnostics(self, processes: set[int]) -> tuple[str, ...]:
+        """The profiler's messages of severity warning and above, without those about helpers: processes not in the trace."""
         columns = self.database.tables.get("DIAGNOSTIC_EVENT", set())
-        if not {"text", "timestamp"} <= columns:
-            return [], np.array(sorted(stops), dtype=np.int64)
-        severity = "severity" if "severity" in columns else "2"
-        rows = self.database.rows(f"SELECT text, timestamp, {severity} FROM DIAGNOSTIC_EVENT")  # noqa: S608
-        stops |= {when for text, when, _ in rows if isinstance(when, int) and str(text).startswith(_STOPPED)}
-        serious = [blank_paths(str(text).strip()) for text, _, weight in rows if isinstance(weight, int) and weight >= 2]
-        return list(dict.fromkeys(serious)), np.array(sorted(stops), dtype=np.int64)
+        if "text" not in columns:
+            return ()
+        severity, process = (name if name in columns else "NULL" for name in ("severity", "globalPid"))
+        found = []
+        for text, weight, owner in self.database.rows(f"SELECT text, {severity}, {process} FROM DIAGNOSTIC_EVENT"):  # noqa: S608
+            about_helper = processes and isinstance(owner, int) and owner > 0 and owner & ~_THREAD_BITS not in processes
+            if (weight is None or (isinstance(weight, int) and weight >= 2)) and not about_helper:
+                found.append(blank_paths(str(text).strip()))
+        return tuple(dict.fromkeys(found))
 
     def _launches(self) -> pd.DataFrame:
         if LAUNCHES not in self.database.tables:
@@ -354,7 +364,7 @@ def _geometry(found: dict[str, Ints]) -> Columns:
     }
 
 
-def _why_empty(diagnostics: list[str]) -> str:
+def _why_empty(diagnostics: tuple[str, ...]) -> str:
     telling = [text.splitlines()[0] for text in diagnostics if _TELLING.search(text)]
     if telling:
         return "the profiler said: " + " / ".join(telling[:4])

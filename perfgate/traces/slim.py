@@ -35,7 +35,7 @@ KEPT: dict[str, tuple[str, ...]] = {
     nsys_sqlite.MEMCPYS: (*_DEVICE, "bytes", "copyKind"),
     nsys_sqlite.MEMSETS: (*_DEVICE, "bytes", "value"),
     nsys_sqlite.GRAPHS: (*_DEVICE, "graphId", "graphExecId"),
-    "DIAGNOSTIC_EVENT": ("timestamp", "severity", "text"),
+    "DIAGNOSTIC_EVENT": ("timestamp", "severity", "text", "globalPid"),
     "ANALYSIS_DETAILS": ("duration",),
     "META_DATA_CAPTURE": ("name", "value"),
     "META_DATA_EXPORT": ("name", "value"),
@@ -106,8 +106,9 @@ def _copy(source: Path, part: Path) -> None:
 
 
 def _copy_table(target: sqlite3.Connection, table: str, columns: list[str]) -> None:
-    types = {str(row[1], "utf-8"): row[2].upper() for row in target.execute(f"PRAGMA source.table_info({quoted(table)})")}
-    declared = ", ".join(f"{quoted(name)} {_AFFINITIES.get(types[name], '')}" for name in columns)
+    stored = target.execute(f"PRAGMA source.table_info({quoted(table)})")
+    types = {row[1].decode("utf-8", "replace"): row[2].upper() for row in stored}
+    declared = ", ".join(f"{quoted(name)} {_AFFINITIES.get(types.get(name, b''), '')}" for name in columns)
     chosen = ", ".join(
         "blank_paths(text)" if (table, name) == ("DIAGNOSTIC_EVENT", "text") else quoted(name) for name in columns
     )

@@ -19,6 +19,7 @@ from perfgate.errors import PerfgateError
 from perfgate.measure import measure
 from perfgate.measure.summary import summarize
 from perfgate.traces import nsys_csv, schema
+from perfgate.traces.slim import slim
 from tests.unit.traces.exports import DATA, THREAD, Export
 
 MUTATIONS = int(os.environ.get("PERFGATE_FUZZ", "1500"))
@@ -159,6 +160,18 @@ def check_table(path):
     return "answered"
 
 
+def scrubbed(path):
+    """A slim copy is refused, or reads as the whole file does."""
+    slim_path = path.with_name("slim")
+    try:
+        slim(path, slim_path)
+    except PerfgateError as error:
+        refused(error)
+        return
+    whole, small = traces.read(path), traces.read(slim_path)
+    assert [len(whole.ops), len(whole.launches), len(whole.ranges)] == [len(small.ops), len(small.launches), len(small.ranges)]
+
+
 def test_mutated_exports(tmp_path):
     seen = {}
     raws = [base(size).write(tmp_path / f"{size}.sqlite", page_size=size).read_bytes() for size in (512, 1024)]
@@ -179,5 +192,7 @@ def test_mutated_exports(tmp_path):
         except Exception as error:
             raise AssertionError(f"mutation {number} ({kind}) of seed {SEED}: {type(error).__name__}: {error}") from error
         seen[kind, outcome] = seen.get((kind, outcome), 0) + 1
+        if number % 10 == 0:
+            scrubbed(path)
 
     assert {outcome for _, outcome in seen} == {"refused", "answered"}

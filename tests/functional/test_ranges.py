@@ -175,6 +175,8 @@ def test_a_folder_of_one_report_per_rank(tmp_path):
 
 def test_a_folder_that_mixes_or_holds_nothing(tmp_path):
     assert perfgate("ranges", tmp_path).returncode == 2
+    (tmp_path / "result.json").write_text("{}")
+    assert "is a run, not a trace" in perfgate("ranges", tmp_path).stderr
     shutil.copy(STREAMS, tmp_path)
     shutil.copy(next(NSYS.glob("gold-*.csv")), tmp_path)
 

@@ -48,6 +48,14 @@ def test_gold_tables_join():
     assert tables.outside_ns
 
 
+@pytest.mark.parametrize("capture", sorted({path.name.split(".nvtx_")[0] for path in DATA.glob("gold-*.csv")}))
+def test_the_tables_of_every_capture_join(capture):
+    tables = nsys_csv.read(sorted(DATA.glob(f"{capture}.*.csv")))
+
+    assert all(row.instances > 0 for row in tables.ranges)
+    assert any(row.kernels for row in tables.ranges)
+
+
 @pytest.mark.parametrize("path", sorted(DATA.glob("gold-*.csv")), ids=lambda path: path.name)
 def test_every_gold_table_is_recognised(path):
     assert nsys_csv.read([path]).ranges
@@ -119,3 +127,13 @@ def test_what_a_table_cannot_say_is_said(tmp_path):
 def test_a_missing_file(tmp_path):
     with pytest.raises(UsageError, match="No such file"):
         nsys_csv.read([tmp_path / "none.csv"])
+
+
+def test_tables_of_different_captures_are_not_joined(tmp_path):
+    rows = [f"50.0,{total},2,100,100,90,110,1.0,PushPop,a\n" for total in (200, 201)]
+    with pytest.raises(UsageError, match="of different captures"):
+        read(tmp_path, HOST + rows[0], HOST + rows[1])
+    with pytest.raises(UsageError, match="2 instances in one table, 3 in another"):
+        read(tmp_path, HOST + rows[0], HOST + "50.0,200,3,100,100,90,110,1.0,PushPop,a\n")
+
+    assert read(tmp_path, HOST + rows[0], HOST + rows[0]) == read(tmp_path, HOST + rows[0])
