@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
@@ -147,8 +147,7 @@ class Session:
         judged = self._judged(final=True)
         config = self._plan.config
         info = replace(self._info, complete=self._complete, seconds=round(time.monotonic() - self._begun, 1))
-        noticed = findings(judged, self._prepared.registry, peak_bandwidth(self._environment))
-        told = (*self._findings, *self._collection.findings, *self._not_made_up_for(judged), *noticed, *unproven(judged))
+        told = (*self._findings, *self._collection.findings, *self._not_made_up_for(judged), *self._noticed(judged))
         return GateResult(
             run=info,
             environment=self._environment,
@@ -166,6 +165,12 @@ class Session:
         compared = assemble(self._plan.variants, self._collection.of, self._prepared.registry, metrics, both_arms=both)
         racy = {one.op for one in compared if one.racy}
         return judge(compared, self._prepared.budgets, racy_ops=racy, looks=self._prepared.looks, final=final)
+
+    def _noticed(self, judged: Sequence[Comparison]) -> Iterable[Reason]:
+        """What the figures of a card show beside the verdict; a CPU's races and host times say nothing of a GPU's."""
+        if self._plan.device != "cpu":
+            yield from findings(judged, self._prepared.registry, peak_bandwidth(self._environment))
+            yield from unproven(judged)
 
     def _not_made_up_for(self, judged: Sequence[Comparison]) -> list[Reason]:
         """ENVIRONMENT_CHANGED where blocks were dropped and a range is left with fewer than the first look needs."""
