@@ -109,6 +109,9 @@ class Arms:
         ops = measurement.ops
         self._ops = None if ops is None else by_code(group[ops["instance"].to_numpy()], len(example))
 
+    def __contains__(self, name: object) -> bool:
+        return name in self._number
+
     def figures(self, name: str) -> ArmFigures:
         """The range's samples (one process), kernels and timeline."""
         number = self._number[name]

@@ -112,7 +112,7 @@ class _Side:
     def figures(self, name: str) -> ArmFigures | None:
         if self._of_run is not None:
             return self._of_run.get(name)
-        return self._arms.figures(name) if self._arms and any(row.name == name for row in self.rows) else None
+        return self._arms.figures(name) if self._arms and name in self._arms else None
 
 
 def _sides(a: Path, b: Path, **options: Any) -> tuple[_Side, _Side]:
@@ -149,8 +149,12 @@ def _judged(
     from perfgate.side_by_side import compared
 
     budgets = read(thresholds, date.today())
-    comparisons = [compared(row.name, sides[0].figures(row.name), sides[1].figures(row.name), metric) for row in found]
-    budgeted = {row.name: one for row, one in zip(found, comparisons, strict=True) if budgets.find(one.range)}
+    named = {row.name: compared(row.name, None, None, metric) for row in found}
+    budgeted = {
+        name: replace(one, default=sides[0].figures(name), deterministic=sides[1].figures(name))
+        for name, one in named.items()
+        if budgets.find(one.range)
+    }
     if modes_differ(sides[0].about, sides[1].about):
         changed = Reason(
             "ENVIRONMENT_CHANGED", "CUDA graphs were traced in different modes", "--cuda-graph-trace=node on both sides"
@@ -158,7 +162,7 @@ def _judged(
         budgeted = {name: replace(one, signals=(*one.signals, changed)) for name, one in budgeted.items()}
     reasons = [
         reason
-        for reason in budgets.findings(ranges_of(load([])), [one.range for one in comparisons])
+        for reason in budgets.findings(ranges_of(load([])), [one.range for one in named.values()])
         if reason.code == "UNMATCHED_BUDGET"
     ]
     judged = dict(zip(budgeted, judge(list(budgeted.values()), budgets, foreign=True), strict=True))
