@@ -122,15 +122,16 @@ class _Window:
 
     def add_plain(self, plain: Mask, totals: sweep.Totals, covered: Mask) -> None:
         """Adds the ranges whose window is exactly what belongs to them."""
-        low, high, work = self.low[plain], self.high[plain], self.work
+        work = self.work
+        ranges, low, high = (each if plain.all() else each[plain] for each in (self.ranges, self.low, self.high))
         devices = work.device[:1] if work.device.strides == (0,) else np.unique(work.device)
         if len(devices) == 1:
-            totals.put(self.ranges[plain], sweep.windows(work.start, work.end, low, high))
+            totals.put(ranges, sweep.windows(work.start, work.end, low, high))
         else:
             for device in devices:
                 there = work.device == device
                 count = np.append(0, np.cumsum(there))
-                totals.take(self.ranges[plain], sweep.windows(work.start[there], work.end[there], count[low], count[high]))
+                totals.take(ranges, sweep.windows(work.start[there], work.end[there], count[low], count[high]))
         size = len(work.row) + 1
         depth = np.cumsum(np.bincount(low, minlength=size) - np.bincount(high, minlength=size))[:-1]
         covered[work.row[depth > 0]] = True

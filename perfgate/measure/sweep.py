@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 Ints = NDArray[np.int64]
-_PAIRS_AT_ONCE = 4_000_000
+Places = NDArray[np.int32] | NDArray[np.int64]
+_PAIRS_AT_ONCE = 1_000_000
 _FAR = 1 << 62
 
 
@@ -45,8 +46,12 @@ class Totals:
 
     def put(self, places: Ints, part: Totals) -> None:
         """Sets the windows at ``places`` to ``part``: all that they hold."""
+        all_in_order = len(places) == len(self.ops) and bool((places[1:] > places[:-1]).all())
         for name in self.__dataclass_fields__:
-            getattr(self, name)[places] = getattr(part, name)
+            if all_in_order:
+                setattr(self, name, getattr(part, name))
+            else:
+                getattr(self, name)[places] = getattr(part, name)
 
     @property
     def span(self) -> Ints:
@@ -71,13 +76,9 @@ class _Segments:
 
     def __init__(self, start: Ints, end: Ints) -> None:
         self.start, self.end = start, end
-        latest = np.maximum.accumulate(end)
-        earliest = np.minimum.accumulate(start[::-1])[::-1]
-        cut = np.empty(len(start), dtype=bool)
-        cut[0] = True
-        np.less_equal(latest[:-1], earliest[1:], out=cut[1:])
-        self.begin = np.append(np.flatnonzero(cut), len(start))
-        self.number = np.cumsum(cut) - 1
+        cut = _cuts(start, end)
+        self.begin: Places = _small(np.append(np.flatnonzero(cut), len(start)), len(start))
+        self.number: Places = _small(np.cumsum(cut) - 1, len(start))
         if len(self.begin) - 1 == len(start):
             gained = end - start
         else:
@@ -107,7 +108,7 @@ class _Segments:
                 last[places] = np.where(at_tail, most, last[places])
         return busy, first, last
 
-    def _sweep(self, low: Ints, high: Ints) -> tuple[Ints, Ints, Ints]:
+    def _sweep(self, low: Places, high: Places) -> tuple[Ints, Ints, Ints]:
         """Union, first start and last end of each of some stretches, expanded in portions of bounded memory."""
         union = np.empty(len(low), dtype=np.int64)
         least, most = union.copy(), union.copy()
@@ -115,6 +116,19 @@ class _Segments:
             owner, places = expand(low[some], high[some])
             union[some], least[some], most[some] = pairs(owner, self.start[places], self.end[places], some.stop - some.start)
         return union, least, most
+
+
+def _small(places: Ints, limit: int) -> Places:
+    """``places`` in half the memory where all are below ``limit``."""
+    return places.astype(np.int32) if limit <= np.iinfo(np.int32).max else places
+
+
+def _cuts(start: Ints, end: Ints) -> NDArray[np.bool_]:
+    """Whether everything before each operation has ended before it, and everything after it, starts."""
+    cut = np.empty(len(start), dtype=bool)
+    cut[0] = True
+    np.less_equal(np.maximum.accumulate(end)[:-1], np.minimum.accumulate(start[::-1])[::-1][1:], out=cut[1:])
+    return cut
 
 
 def pairs(owner: Ints, start: Ints, end: Ints, owners: int) -> tuple[Ints, Ints, Ints]:
@@ -153,7 +167,7 @@ def gained_per_owner(owner: Ints, start: Ints, end: Ints) -> Ints:
     return gained
 
 
-def expand(low: Ints, high: Ints) -> tuple[Ints, Ints]:
+def expand(low: Places, high: Places) -> tuple[Ints, Ints]:
     """Every (window, place) pair of the windows ``[low, high)``, window by window."""
     sizes = high - low
     owner = np.repeat(np.arange(len(low)), sizes)
@@ -161,7 +175,7 @@ def expand(low: Ints, high: Ints) -> tuple[Ints, Ints]:
     return owner, np.arange(len(owner)) + np.repeat(low - before, sizes)
 
 
-def portions(sizes: Ints, limit: int = _PAIRS_AT_ONCE) -> list[slice]:
+def portions(sizes: Places, limit: int = _PAIRS_AT_ONCE) -> list[slice]:
     """Consecutive slices of ``sizes`` whose sums stay near ``limit``; a single larger one stands alone."""
     if not len(sizes):
         return []
