@@ -69,6 +69,9 @@ def measure(
     found = attributing.attribute(ranges, rule, work, len(trace.ops), wanted & detail)
     lost = joins.lost_launches(trace.launches, launch) if trace.has_gpu else np.empty(0, dtype=np.int64)
     missing = _missing(trace.launches, lost, ranges, rule)[wanted]
+    blind = _blind(trace.ops, launch)
+    empty = found.totals.ops[wanted] == 0
+    unknown = empty & ((missing > 0) | ranges["process"].isin(blind).to_numpy()[wanted]) if trace.has_gpu else empty
     left_out = int(np.count_nonzero(is_one_of(ranges["domain"], (rules.LEFT_OUT_DOMAIN,))))
     excluded = {
         "range without an end: never ended, or still open when profiling stopped": int(np.count_nonzero(~usable)),
@@ -77,11 +80,11 @@ def measure(
         "correlation id used more than once in a process: the last call before the operation was taken": ambiguous,
     }
     return Measurement(
-        instances=_instances(ranges, rule, found.totals, wanted, trace.has_gpu, missing),
+        instances=_instances(ranges, rule, found.totals, wanted, unknown),
         ops=_detail(trace.ops, np.cumsum(wanted) - 1, found.members) if detail else None,
         unattributed=_leftovers(trace.ops, launch, found.covered),
         excluded=tuple((reason, count) for reason, count in excluded.items() if count),
-        notes=_notes(trace),
+        notes=_notes(trace, len(blind)),
         gpu_ns=int((trace.ops["end"] - trace.ops["start"]).sum()),
         missing=missing,
     )
@@ -137,19 +140,14 @@ def _wanted(ranges: pd.DataFrame, match: str | None) -> Mask:
     return wanted
 
 
-def _instances(
-    ranges: pd.DataFrame, rule: NDArray[np.int8], totals: sweep.Totals, wanted: Mask, has_gpu: bool, missing: Ints
-) -> pd.DataFrame:
+def _instances(ranges: pd.DataFrame, rule: NDArray[np.int8], totals: sweep.Totals, wanted: Mask, unknown: Mask) -> pd.DataFrame:
     chosen: slice | Mask = slice(None) if wanted.all() else wanted
     kept = ranges[chosen]
     count = len(kept)
     busy, span, total, ops = totals.busy[chosen], totals.span[chosen], totals.sum[chosen], totals.ops[chosen]
     idle = span - busy
-    if not has_gpu:
-        busy = span = total = ops = idle = np.full(count, -1, dtype=np.int64)
-    elif missing.any():
-        empty = (missing > 0) & (ops == 0)
-        busy, span, total, ops, idle = (np.where(empty, -1, figure) for figure in (busy, span, total, ops, idle))
+    if unknown.any():
+        busy, span, total, ops, idle = (np.where(unknown, -1, figure) for figure in (busy, span, total, ops, idle))
     frame = {
         "instance": np.arange(count),
         "domain": kept["domain"].array,
@@ -195,7 +193,17 @@ def _leftovers(ops: pd.DataFrame, launch: Ints, covered: Mask) -> tuple[Leftover
     return tuple(found)
 
 
-def _notes(trace: schema.Trace) -> tuple[str, ...]:
-    if trace.has_gpu:
-        return trace.notes
-    return (*trace.notes, "the capture holds no GPU activity: busy and span are unknown, only host time is given")
+def _blind(ops: pd.DataFrame, launch: Ints) -> list[int]:
+    """Processes that did GPU work of which the capture holds not one launch: nothing of it can be attributed."""
+    processes = ops["process"]
+    return sorted({int(each) for each in processes.unique()} - {int(each) for each in processes[launch >= 0].unique()})
+
+
+def _notes(trace: schema.Trace, blind: int) -> tuple[str, ...]:
+    notes = list(trace.notes)
+    if not trace.has_gpu:
+        notes.append("the capture holds no GPU activity: busy and span are unknown, only host time is given")
+    if blind:
+        text = "has no CUDA API call of its own in the capture: its GPU work can't be attributed, and is unknown, not 0"
+        notes.append(f"{blind} process(es) did GPU work and each {text}")
+    return tuple(notes)

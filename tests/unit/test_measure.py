@@ -181,6 +181,15 @@ def test_launched_work_that_was_not_recorded_is_unknown_not_zero(tmp_path):
     assert [2] == [count for reason, count in measurement.excluded if "not in the capture" in reason]
 
 
+def test_gpu_work_without_a_single_api_call_is_unknown_not_zero(tmp_path):
+    export = Export().range("blind", 0, 10).kernel(20, 30, 1).range("seeing", 0, 10, thread=SECOND_PROCESS)
+    export.range("idle", 20, 30, thread=SECOND_PROCESS).work(5, (20, 30), thread=SECOND_PROCESS)
+    measurement = measured(export, tmp_path)
+
+    assert [-1, 10, 0] == list(measurement.instances["busy_ns"])
+    assert any("no CUDA API call of its own" in note for note in measurement.notes)
+
+
 def test_launches_recorded_into_a_graph_are_not_missing(tmp_path):
     export = Export().range("capture", 0, 100).launch(10, 11, 1, name="cudaStreamBeginCapture_v10000").launch(20, 21, 2)
     export.launch(30, 31, 3, name="cudaStreamEndCapture_v10000").work(50, (60, 70))

@@ -98,7 +98,8 @@ def figures(trace, attribution):
             continue
         rule = rule_of(one, ranges, attribution)
         mine = [op for op, launch in launched if launch is not None and inside(launch, one, rule)]
-        lost = any(
+        theirs = [launch for op, launch in launched if op.process == one.process]
+        lost = (bool(theirs) and all(launch is None for launch in theirs)) or any(
             "LaunchKernel" in launch.name and inside(launch, one, rule) and all(other is not launch for _, other in launched)
             for launch in launches
         )
