@@ -124,7 +124,8 @@ class Answer:
         from rich.table import Table
         from rich.text import Text
 
-        from perfgate.render._text import shorten, visible
+        from perfgate.cli.ranges import LONGEST_NAME
+        from perfgate.render._text import cut, shorten, visible
         from perfgate.units import format_ratio, time_scale
 
         scale = time_scale(value for row in rows for value in (row.a_ns, row.b_ns))
@@ -145,7 +146,7 @@ class Answer:
             interval = "–" if row.ratio_low is None else f"{row.ratio_low:.3f} … {row.ratio_high:.3f}"
             figures = [scale.format(row.a_ns), scale.format(row.b_ns), scale.difference(row.delta_ns), format_ratio(row.ratio)]
             count = f"{row.a.instances if row.a else 0} / {row.b.instances if row.b else 0}"
-            table.add_row(Text(visible(row.name)), *figures, interval, count, *self._verdict(row))
+            table.add_row(Text(cut(visible(row.name), LONGEST_NAME)), *figures, interval, count, *self._verdict(row))
             for part in row.contributions[:MOST_PARTS]:
                 name = f"  {part.kind} {shorten(part.kernel)}" if part.kernel else f"  {part.kind}"
                 table.add_row(Text(name), "", "", scale.difference(part.delta_ns))

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 STATS = ("median", "min", "max", "total")
 WIDTH = 160  # columns where stdout is no terminal
+LONGEST_NAME = 240  # characters of a range in a table; json and csv give it whole
 LOST_SHARE = 0.01  # of all GPU time: more than this in no range is a warning
 
 
@@ -143,7 +144,7 @@ def _grid(rows: Sequence[RangeSummary], stat: str, *, gpu: bool, with_kernels: b
     from rich.table import Table
     from rich.text import Text
 
-    from perfgate.render._text import shorten, visible
+    from perfgate.render._text import cut, shorten, visible
     from perfgate.units import time_scale
 
     metrics = ("busy_ns", "span_ns", "idle_ns", "sum_ns", "host_ns") if gpu else ("host_ns",)
@@ -161,7 +162,10 @@ def _grid(rows: Sequence[RangeSummary], stat: str, *, gpu: bool, with_kernels: b
         ops = value(row, "ops", stat)
         tail = ["–" if ops is None else f"{ops:g}", " ".join(row.rules)] if gpu else []
         table.add_row(
-            Text(visible(row.name)), str(row.instances), *(scales[one].format(value(row, one, stat)) for one in known), *tail
+            Text(cut(visible(row.name), LONGEST_NAME)),
+            str(row.instances),
+            *(scales[one].format(value(row, one, stat)) for one in known),
+            *tail,
         )
         for kernel in row.kernels if with_kernels else ():
             took = kernel.sum_ns if stat == "total" else kernel.sum_ns / row.instances
@@ -182,7 +186,7 @@ def value(row: RangeSummary, metric: str, stat: str) -> float | None:
 
 
 def _footnotes(reading: Reading, rows: Sequence[RangeSummary], stat: str) -> list[str]:
-    from perfgate.render._text import visible
+    from perfgate.render._text import cut, visible
     from perfgate.traces.names import strip_counters
     from perfgate.units import format_ns, format_percent
 
@@ -200,9 +204,10 @@ def _footnotes(reading: Reading, rows: Sequence[RangeSummary], stat: str) -> lis
     partly = [row for row in rows if row.incomplete]
     if partly:
         total, lacking = sum(row.instances for row in partly), sum(row.incomplete for row in partly)
+        first = cut(visible(partly[0].name), LONGEST_NAME)
         lines.append(
-            f"warning: {lacking} of {total} instances of {len(partly)} ranges (first {visible(partly[0].name)}) launched work"
-            " of which the capture lacks some or all: their GPU figures are too small, or unknown (–)"
+            f"warning: {lacking} of {total} instances of {len(partly)} ranges (first {first}) launched work of which the"
+            " capture lacks some or all: their GPU figures are too small, or unknown (–)"
         )
     lines += [f"note: {note}" for note in reading.notes]
     lines += [f"the profiler said: {said}" for trace in reading.traces if not trace.has_gpu for said in trace.diagnostics]

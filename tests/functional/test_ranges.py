@@ -148,6 +148,7 @@ def test_hostile_names_reach_neither_terminal_nor_spreadsheet(tmp_path):
         assert done.returncode == 0
         assert "\x1b" not in done.stdout
         assert "\x00" not in done.stdout
+    assert len(max(perfgate("ranges", path, "--kernels").stdout.splitlines(), key=len)) < 400
     assert "\n'=cmd()" in perfgate("ranges", path, "--format", "csv").stdout
     assert "[bold]=1+1" in perfgate("ranges", path).stdout
 
