@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-PYTEST_FLAGS ?= -n auto --dist loadfile
+PYTEST_FLAGS ?= -n auto --dist worksteal
 
 .PHONY: help run test lint gpu-test benchmark clean
 help:

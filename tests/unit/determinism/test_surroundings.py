@@ -70,7 +70,7 @@ def test_a_failure_on_the_side_stream_is_raised_not_lost(monkeypatch):
 
     monkeypatch.setattr(contention_module, "_keep_busy", fail)
 
-    with pytest.raises(RuntimeError, match="contention failed: cuBLAS refused"), contention("cuda"):
+    with pytest.raises(RuntimeError, match="contention failed: cuBLAS refused"), contention("cuda:0"):
         pass
 
 
