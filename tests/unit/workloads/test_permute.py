@@ -2,6 +2,7 @@ import pytest
 import torch
 
 from perfgate import Case, discover
+from tests.unit.workloads.launched import fills_of_backward
 
 op = discover.load().op("moe/permute")
 SHAPES = {
@@ -97,3 +98,11 @@ def test_rows_beyond_the_count_are_not_written(device):
 def test_inputs_that_do_not_fit_are_refused_by_name(error, words, hidden, ids):
     with pytest.raises(error, match=words):
         kernels().permute(hidden, ids, 4)
+
+
+def test_the_backward_fills_no_gradient_for_outputs_that_have_none(device, generator):
+    x = made("plain", device, generator)
+    hidden = x["hidden"].float().requires_grad_()
+    rows, _, _ = kernels().permute(hidden, x["ids"], x["experts"], x["count"])
+
+    assert [] == fills_of_backward(rows, hidden)

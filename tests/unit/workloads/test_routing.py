@@ -2,6 +2,7 @@ import pytest
 import torch
 
 from perfgate import Case, discover
+from tests.unit.workloads.launched import fills_of_backward
 
 registry = discover.load()
 TOPK, MAP, COUNT = (registry.op(name) for name in ("moe/router_topk", "moe/routing_map", "moe/tokens_per_expert"))
@@ -150,3 +151,11 @@ def test_ids_out_of_range_are_named_under_the_switch(device, monkeypatch):
 
     with pytest.raises(IndexError, match="ids holds 4"):
         kernels().tokens_per_expert(torch.tensor([[0, 4]], device=device), 4)
+
+
+def test_the_backwards_fill_no_gradient_for_outputs_that_have_none(device, generator):
+    x = MAP.make_inputs(Case("test", SHAPES[0]), device, generator)
+    probs = x["probs"].float().requires_grad_()
+    dense, _ = kernels().routing_map(probs, x["ids"], SHAPES[0]["experts"])
+
+    assert [] == fills_of_backward(dense, probs)
