@@ -2,7 +2,8 @@
 
 python reports/publish.py RUN reports/h200/TOPIC
 
-The traces are the first block's, with the first ten instances of each range; nothing of the environment is in them. Logs stay out.
+The traces are the first block's, with the first ten instances of each range; nothing of the environment is in them.
+Logs stay out.
 """
 
 from __future__ import annotations
