@@ -32,12 +32,18 @@
       return sign * (number ? x - y : x < y ? -1 : x > y ? 1 : 0);
     };
   }
+  const SCREENFUL = 60; // ranges that are placed before the next paint; the others follow at once behind it
+  function place(sorted, wanted) {
+    bodies.length && board.tHead.after(...sorted.slice(0, SCREENFUL));
+    const rest = sorted.slice(SCREENFUL);
+    if (rest.length) requestAnimationFrame(() => setTimeout(() => { if (order === wanted) board.append(...rest); }));
+  }
   let order = "";
   function sort() {
     if (order === state.sort + state.dir) return;
     order = state.sort + state.dir;
     const sorted = state.sort ? [...bodies].sort(compare(state.sort, state.dir === "asc" ? 1 : -1)) : bodies;
-    board.append(...sorted);
+    place(sorted, order);
     for (const cell of columns) {
       if (!cell.dataset.key) continue;
       if (cell.dataset.key === state.sort) cell.setAttribute("aria-sort", state.dir === "asc" ? "ascending" : "descending");
