@@ -93,6 +93,22 @@ def test_a_click_on_a_header_sorts_and_says_so(visit):
     assert page.inner_text("#status") == "7 of 7 ranges, sorted by overhead, ascending"
 
 
+def test_a_large_leaderboard_ends_up_wholly_sorted(visit):
+    page = visit("large")
+    for descending in (True, False, True):
+        page.click("th[data-key=overhead] button")
+        page.wait_for_function(
+            """descending => {
+              const found = [...document.querySelectorAll("#board tbody")].map(body => Number(body.dataset.overhead));
+              return found.every((one, i) => !i || (descending ? found[i - 1] >= one : found[i - 1] <= one));
+            }""",
+            arg=descending,
+            timeout=10_000,
+        )
+
+    assert 200 == len(ranges(page))
+
+
 def test_the_filter_finds_ranges_implementations_and_reasons(visit):
     page = visit()
     found = {}
