@@ -65,7 +65,6 @@ class Implementation:
     backend: str = "torch"
     workspace: Callable[[Case], int] | None = None
     supports: Callable[[Case, str], str] | None = None
-    graph_safe: bool = True
 
     @property
     def mode(self) -> Mode:

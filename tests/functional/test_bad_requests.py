@@ -94,3 +94,26 @@ def test_dry_run_lists_what_would_run_and_runs_nothing(tmp_path):
     assert "control/racy:smoke:fwd:random_order (champion)" in done.stdout
     assert "17 children" in done.stdout
     assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "said"),
+    [
+        ('[defaults]\noverhead = "15%"\n[[budget]]\nrange = "moe/combin:*:fwd"\noverhead = "5%"\n', 2, "matches no registered"),
+        (
+            '[[budget]]\nrange = "moe/combine:*:fwd"\noverhead = "5%"\n',
+            5,
+            "segment/index_add:smoke:fwd was measured but has no budget",
+        ),
+    ],
+)
+def test_budgets_that_fit_nothing_or_leave_a_range_out_are_told_before_anything_runs(tmp_path, text, code, said):
+    budgets = tmp_path / "budgets.toml"
+    ending = 'reason = "r"\nowner = "o"\nexpires = 2099-01-01\n'
+    budgets.write_text(f'version = 1\nmatch = ["*"]\n{text}{ending}')
+
+    done = perfgate("run", "--device", "cpu", "--op", "segment/index_add", "--thresholds", budgets, "--out", tmp_path / "run")
+
+    assert code == done.returncode, done.stderr
+    assert said in done.stderr
+    assert not (tmp_path / "run").exists()

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from perfgate.assemble import assemble, findings, peak_bandwidth
+from perfgate.assemble import assemble, peak_bandwidth, unproven
 from perfgate.evidence import Collection, Evidence
 from perfgate.measure import Measurement
 from perfgate.model import Capture, Reason, RunSpec, Variant
@@ -215,3 +215,14 @@ def test_an_arm_that_differs_from_itself_is_told_once_however_many_are_held_agai
 
     assert "AA_DIFFERS" == found.code
     assert found.text.startswith("moe/combine:typical:fwd: old against itself")
+
+
+@pytest.mark.parametrize(("differing", "expected"), [(0, ["UNPROVEN_SENSITIVITY"]), (2, [])])
+def test_equal_bits_say_little_where_no_control_differed(registry, differing, expected):
+    evidence = {one.name: Evidence() for one in (DEFAULT, CHAMPION, STOCK)}
+    evidence[DEFAULT.name].bits.append(bits(differing=differing))
+    evidence[CHAMPION.name].bits.append(bits())
+    racy = [replace(one, racy=True) for one in compared(registry, evidence).values()]
+
+    assert expected == [reason.code for reason in unproven(racy)]
+    assert [] == list(unproven([replace(one, racy=False) for one in racy]))
