@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from perfgate.assemble import assemble, peak_bandwidth, unproven
+from perfgate.assemble import assemble, findings, peak_bandwidth, unproven
 from perfgate.evidence import Collection, Evidence
 from perfgate.measure import Measurement
 from perfgate.model import Capture, Reason, RunSpec, Variant
