@@ -23,4 +23,5 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'perfgate' has no attribute {name!r}")
     from perfgate import annotations
 
-    return getattr(annotations, _ANNOTATIONS[name])
+    found = globals()[name] = getattr(annotations, _ANNOTATIONS[name])
+    return found

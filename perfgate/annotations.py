@@ -23,10 +23,12 @@ from __future__ import annotations
 
 import functools
 import inspect
+import os
 import threading
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sized
+from contextlib import nullcontext
 from types import TracebackType
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -59,24 +61,25 @@ class Range:
         if not isinstance(name, str) or not name:
             raise UsageError(f"perfgate.range({name!r}): a range needs a name", 'write perfgate.range("forward")')
         self._name, self._tokens = name, tokens
-        self._opened: list[_Opened] = []
+        self._opened: dict[int, list[_Opened]] = {}  # by thread
 
     def __enter__(self) -> Range:
-        _push(self._name)
+        _mark(self._name).__enter__()
         active = recorder()
         step = active.begin(self._name) if active is not None else None
-        self._opened.append(_Opened(threading.get_ident(), active, step))
+        own = threading.get_ident()
+        self._opened.setdefault(own, []).append(_Opened(own, active, step))
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         own = threading.get_ident()
-        place = next((at for at in reversed(range(len(self._opened))) if self._opened[at].thread == own), -1)
-        opened = self._opened.pop(place)
+        mine = self._opened.get(own)
+        opened = mine.pop() if mine else next(others for others in self._opened.values() if others).pop()
         if opened.recorder is not None and opened.step is not None:
             ended: Ended = "ok" if kind is None else "left" if kind is GeneratorExit else "raised"
             opened.recorder.end(opened.step, ended, tokens=self._tokens, wait_ns=self._wait_ns)
         if opened.thread == own:
-            _pop()
+            _mark(self._name).__exit__(None, None, None)
 
     def __call__(self, function: F) -> F:
         """``function`` with every call of it in this range; of a generator function: from its first turn to its last."""
@@ -150,42 +153,20 @@ def steps(loader: Iterable[T], *, tokens: Tokens[T] = None, name: str = "step") 
     return Steps(loader, tokens, name)
 
 
-class _Nvtx:
-    """The nvtx package, found at the first range; its annotations, made once per name."""
-
-    def __init__(self) -> None:
-        self.domain: Any = None
-        self.annotate: Callable[[str], Any] | None = None
-        try:
-            import nvtx
-        except ImportError:
-            _warn_if_profiled()
-            return
-        self.annotate = functools.lru_cache(maxsize=4096)(functools.partial(nvtx.annotate, domain=DOMAIN))
-        self.pop = functools.partial(nvtx.pop_range, domain=DOMAIN)
+@functools.lru_cache(maxsize=4096)
+def _mark(name: str) -> Any:
+    """The nvtx package's range of that name; one that does nothing where the package is missing."""
+    annotate = _annotate()
+    return nullcontext() if annotate is None else annotate(name, domain=DOMAIN)
 
 
 @functools.cache
-def _nvtx() -> _Nvtx:
-    return _Nvtx()
-
-
-def _push(name: str) -> None:
-    found = _nvtx()
-    if found.annotate is not None:
-        found.annotate(name).__enter__()
-
-
-def _pop() -> None:
-    found = _nvtx()
-    if found.annotate is not None:
-        found.pop()
-
-
-def _warn_if_profiled() -> None:
-    """A profiler that listens to NVTX and hears nothing is worth a word; a program without one is not."""
-    import os
-
-    if os.environ.get("NVTX_INJECTION64_PATH"):
-        text = "perfgate.range: a profiler listens, but the nvtx package is not installed: no range is recorded"
-        warnings.warn(text + "; pip install 'nvtx<0.2.12'", RuntimeWarning, stacklevel=2)
+def _annotate() -> Any:
+    try:
+        from nvtx import annotate
+    except ImportError:
+        if os.environ.get("NVTX_INJECTION64_PATH"):  # a profiler that listens and hears nothing is worth a word
+            text = "perfgate.range: a profiler listens, but the nvtx package is not installed: no range is recorded"
+            warnings.warn(f"{text}; pip install 'nvtx<0.2.12'", RuntimeWarning, stacklevel=2)
+        return None
+    return annotate
