@@ -85,7 +85,13 @@ def check(run_: Path, *, thresholds: str = "", on_inconclusive: str = "fail", wo
     """
     if on_inconclusive not in ON_INCONCLUSIVE:
         raise UsageError(f"--on-inconclusive {on_inconclusive}", f"use {' or '.join(ON_INCONCLUSIVE)}")
-    stored = load_result(run_)
+    return judged_again(load_result(run_), thresholds=thresholds, on_inconclusive=on_inconclusive, workloads=workloads)
+
+
+def judged_again(
+    stored: GateResult, *, thresholds: str = "", on_inconclusive: str = "fail", workloads: Sequence[str] = ()
+) -> GateResult:
+    """``stored`` with the verdict that its samples give against the budgets as they stand now."""
     planned = stored.run.looks
     budgets = budgets_of(card_of(stored.environment), thresholds)
     registry = load_ops(workloads)
@@ -98,6 +104,7 @@ def check(run_: Path, *, thresholds: str = "", on_inconclusive: str = "fail", wo
         budgets,
         racy_ops={op.name for op in registry if op.racy} | {one.op for one in stored.comparisons if one.racy},
         looks=Looks.plan(planned[0], planned[-1]) if planned else None,
+        family=len(stored.run.planned),
     )
     return replace(
         stored,

@@ -43,17 +43,19 @@ def judge(
     looks: Looks | None = None,
     final: bool = True,
     foreign: bool = False,
+    family: int = 0,
 ) -> tuple[Comparison, ...]:
     """``comparisons`` with budget, status, reasons and the interval at the level that decided.
 
     ``racy_ops`` are the ops whose default is declared racy. ``looks`` is the run's plan (default: 3, 6, 12, 24 blocks);
     ``final`` says that no more blocks will come. ``foreign`` runs bring no bits, memory or accuracy of their own: none is
-    demanded. Problems that earlier stages found stand in ``signals`` and are kept. Unjudged comparisons get an interval and
+    demanded. ``family`` is how many ranges are tested together where these are a part of them (a shard); at least these are.
+    Problems that earlier stages found stand in ``signals`` and are kept. Unjudged comparisons get an interval and
     what is wrong with them, but no verdict.
     """
     looks = looks or Looks()
     refs = [budgets.find(one.range) if one.judged else None for one in comparisons]
-    trials = _test(comparisons, refs, looks, final)
+    trials = _test(comparisons, refs, looks, final, family)
     return tuple(
         _judged(one, refs[place], trials.get(place), racy_ops, foreign) if one.judged else _ranked(one, foreign)
         for place, one in enumerate(comparisons)
@@ -102,7 +104,9 @@ def foreign_no_effect(comparisons: Sequence[Comparison]) -> Reason | None:
     return Reason("NO_EFFECT", text, "check that the program reads the mode, and that the flag reaches its libraries")
 
 
-def _test(comparisons: Sequence[Comparison], refs: Sequence[BudgetRef | None], looks: Looks, final: bool) -> dict[int, Trial]:
+def _test(
+    comparisons: Sequence[Comparison], refs: Sequence[BudgetRef | None], looks: Looks, final: bool, family: int
+) -> dict[int, Trial]:
     """Replays the looks over all judged ranges that have a budget and figures."""
     open_ranges: dict[int, _Open] = {}
     for place, (one, ref) in enumerate(zip(comparisons, refs, strict=True)):
@@ -110,7 +114,7 @@ def _test(comparisons: Sequence[Comparison], refs: Sequence[BudgetRef | None], l
             blocks = _blocks(one, ref.metric)
             trial = Trial(ref, evidence, blocks, one.default, looks)
             open_ranges[place] = _Open(one, trial, looks.until(blocks, final))
-    family = len(open_ranges)
+    family = max(family, len(open_ranges))
     failed = 0
     for look in sorted({look for tested in open_ranges.values() for look in tested.looks}):
         due = [tested for tested in open_ranges.values() if look in tested.looks and tested.trial.outcome == UNDECIDED]

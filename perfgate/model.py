@@ -244,6 +244,17 @@ class Exempt:
 
 
 @dataclass(frozen=True)
+class MergedRun:
+    """One of the runs that a merged run was made of."""
+
+    id: str
+    started: str
+    shard: str
+    seconds: float
+    complete: bool
+
+
+@dataclass(frozen=True)
 class RunInfo:
     id: str
     started: str  # ISO 8601, UTC
@@ -254,6 +265,9 @@ class RunInfo:
     device: str = ""
     seconds: float = 0.0
     looks: tuple[int, ...] = ()  # the numbers of blocks at which it was to be judged; () where it had no such plan
+    shard: str = ""  # "2/5": the second of five parts of a suite; "" the whole
+    planned: tuple[str, ...] = ()  # every op:case:phase of all shards, where it is one of several or made of them
+    merged: tuple[MergedRun, ...] = ()  # what `perfgate merge` made it of
 
 
 @dataclass(frozen=True)
@@ -266,6 +280,41 @@ class RunVerdict:
 
 
 @dataclass(frozen=True)
+class RankFigures:
+    """One rank of one arm: ``step_ns`` is the median of its own steps over all unprofiled runs."""
+
+    rank: int
+    step_ns: int
+
+
+@dataclass(frozen=True)
+class ProgramArm:
+    """What the unprofiled runs of one arm of a program say beside the step's time; ``None`` where not measured."""
+
+    arm: str
+    mode: Mode
+    runs: int
+    ranks: tuple[RankFigures, ...] = ()
+    tokens_per_second: float | None = None  # of all ranks, over the max-rank step time
+    allocated_bytes: int | None = None  # peaks over the whole process, max over ranks and runs
+    reserved_bytes: int | None = None
+    metric_values: int | None = None  # compared bit by bit in each run after the first
+
+
+@dataclass(frozen=True)
+class ProgramReport:
+    """A run of a program that is not one of our ops: which of its ranges is the step, and how its time was taken."""
+
+    command: str
+    step_range: str  # domain:name of the range that is called "step" in the comparisons
+    clock: str  # cuda: between CUDA events; host: start to start on the host; nvtx: the same under nsys --trace=nvtx
+    steps: int  # that a run took
+    window: tuple[int, int]  # of them judged, half-open, from 0
+    ranks: int
+    arms: tuple[ProgramArm, ...]
+
+
+@dataclass(frozen=True)
 class GateResult:
     """The whole of ``result.json``."""
 
@@ -275,4 +324,5 @@ class GateResult:
     verdict: RunVerdict
     exempt: tuple[Exempt, ...] = ()
     findings: tuple[Reason, ...] = ()  # budget files, unattributed GPU time, machine warnings
+    program: ProgramReport | None = None  # None: the run was of ops
     schema_version: int = SCHEMA_VERSION

@@ -10,6 +10,7 @@ from perfgate.config import Config
 from perfgate.errors import UsageError
 from perfgate.model import MODE_OF_ROLE, Exempt, Mode, RunSpec, Variant
 from perfgate.registry import Case, Implementation, Op, Registry
+from perfgate.shards import of_shard
 
 ORDER: dict[int, tuple[Mode, ...]] = {  # drift that is linear in time cancels inside a block and between two
     0: ("default", "deterministic", "deterministic", "default"),
@@ -28,6 +29,7 @@ class Plan:
     device: str
     config: Config
     profiler: str = "none"
+    planned: tuple[str, ...] = ()  # every op:case:phase of all shards, where this is the plan of one
 
     def of_mode(self, mode: Mode) -> tuple[Variant, ...]:
         """The variants whose role belongs to ``mode``."""
@@ -76,7 +78,8 @@ def make_plan(registry: Registry, config: Config, device: str, profiler: str) ->
 
     Raises :class:`UsageError` for an unknown op, case, suite or implementation (naming what there is), for a choice that
     selects nothing, and for an op asked for by name of which it selects nothing: what was asked for never drops out unseen.
-    A formula of a chosen op that raises, or gives no whole number, is told here too, not after the measuring.
+    More shards than the plan can fill are refused. A formula of a chosen op that raises, or gives no whole number, is told here
+    too, not after the measuring.
     """
     suite = config.suite or ("smoke" if device == "cpu" else "typical")
     ops = [registry.op(name) for name in config.op] or list(registry)
@@ -85,7 +88,7 @@ def make_plan(registry: Registry, config: Config, device: str, profiler: str) ->
     chosen = {
         op.name: [one for case in _cases(op, config, suite) for one in _variants(op, case, config, device)] for op in runnable
     }
-    variants = [variant for found in chosen.values() for variant in found]
+    variants = tuple(variant for found in chosen.values() for variant in found)
     exempt = tuple(Exempt(op.name, op.exempt_reason) for op in ops if op.exempt_reason)
     if not variants:
         if config.op and exempt:
@@ -94,7 +97,10 @@ def make_plan(registry: Registry, config: Config, device: str, profiler: str) ->
     _refuse_left_out(config, runnable, chosen, suite)
     _refuse_broken_formulas(registry, variants)
     modes: tuple[Mode, ...] = ("default", "deterministic") if config.mode == "both" else (config.mode,)  # type: ignore[assignment]
-    return Plan(tuple(variants), exempt, modes, device, config, profiler)
+    if not config.shard:
+        return Plan(variants, exempt, modes, device, config, profiler)
+    planned = tuple(dict.fromkeys(one.range for one in variants))
+    return Plan(of_shard(variants, config.shard), exempt, modes, device, config, profiler, planned)
 
 
 def _cases(op: Op, config: Config, suite: str) -> list[Case]:

@@ -81,6 +81,8 @@ class Session:
             complete=False,
             device=prepared.plan.device,
             looks=prepared.looks.at,
+            shard=prepared.plan.config.shard,
+            planned=prepared.plan.planned,
         )
         directory.write_run({"run": asdict(self._info), "plan": asdict(prepared.plan), "environment": self._environment})
 
@@ -164,7 +166,8 @@ class Session:
         both = self._plan.config.mode == "both"
         compared = assemble(self._plan.variants, self._collection.of, self._prepared.registry, metrics, both_arms=both)
         racy = {one.op for one in compared if one.racy}
-        return judge(compared, self._prepared.budgets, racy_ops=racy, looks=self._prepared.looks, final=final)
+        family = len(self._plan.planned)
+        return judge(compared, self._prepared.budgets, racy_ops=racy, looks=self._prepared.looks, final=final, family=family)
 
     def _noticed(self, judged: Sequence[Comparison]) -> Iterable[Reason]:
         """What the figures of a card show beside the verdict; a CPU's races and host times say nothing of a GPU's."""

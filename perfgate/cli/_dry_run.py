@@ -20,6 +20,9 @@ def describe(prepared: Prepared, runs: Path = Path("runs")) -> str:
         plan.confirmation(),
     )
     lines = [f"device {plan.device}, profiler {prepared.profiler.name}, mode {plan.config.mode}"]
+    if plan.config.shard:
+        mine = len({one.range for one in plan.variants})
+        lines.append(f"shard {plan.config.shard}: {mine} of {len(plan.planned)} ranges")
     for mode in plan.modes:
         lines += [f"  {mode}: {one.name} ({one.role})" for one in plan.of_mode(mode)]
     lines += [f"  exempt: {one.op}: {one.reason}" for one in plan.exempt]

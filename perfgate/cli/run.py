@@ -21,6 +21,9 @@ def run(
     suite: Annotated[
         str | None, typer.Option(help="smoke, small, typical, large, edges, pr, full. [GPU: typical, CPU: smoke]")
     ] = None,
+    shard: Annotated[
+        str | None, typer.Option(metavar="I/N", help="Only the i-th of n parts of the plan; `perfgate merge` joins them.")
+    ] = None,
     op: Annotated[list[str] | None, typer.Option("--op", help="Only this op; repeatable.")] = None,
     case: Annotated[list[str] | None, typer.Option("--case", help="Only this case, whatever its suite; repeatable.")] = None,
     implementation: Annotated[
