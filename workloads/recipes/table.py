@@ -1,0 +1,68 @@
+"""Which kernel each op of a recipe uses in each arm: one table, nothing chosen elsewhere and nothing fallen back to.
+
+"stock" names are what torch runs under that call; names of the ops in ``moe`` and ``embedding`` are those of their ``ops.py``.
+No torch here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from perfgate.errors import UsageError
+
+from .sizes import Size
+
+ARMS = ("default", "deterministic", "champion")
+
+# op: (default, deterministic, champion)
+TABLE: Mapping[str, tuple[str, str, str]] = {
+    "embedding": ("torch.embedding", "torch.embedding.deterministic", "triton.sorted_fold"),
+    "norm": ("torch.rms_norm", "torch.rms_norm", "torch.rms_norm"),
+    "linear": ("torch.linear", "torch.linear", "torch.linear"),
+    "attention": ("torch.sdpa", "torch.sdpa", "torch.sdpa"),
+    "mlp": ("torch.silu_mul", "torch.silu_mul", "torch.silu_mul"),
+    "router_topk": ("torch.topk", "torch.sort.stable", "triton.argmax_rounds"),
+    "routing_map": ("torch.scatter", "torch.index_put_", "triton.comparison"),
+    "tokens_per_expert": ("torch.histc", "torch.scatter_.sum", "triton.histogram"),
+    "permute": ("torch.index_select", "torch.index_select", "triton.counting_sort"),
+    "experts": ("torch.grouped_mm", "torch.grouped_mm", "torch.grouped_mm"),
+    "combine": ("torch.scatter_add_", "torch.scatter_add_.deterministic", "triton.gather"),
+    "conv": ("torch.conv1d", "torch.conv1d", "torch.conv1d"),
+    "scan": ("torch.chunked_scan", "torch.chunked_scan", "torch.chunked_scan"),
+    "cross_entropy": ("torch.cross_entropy", "torch.cross_entropy", "torch.cross_entropy"),
+    "grad_norm": ("torch._foreach_norm",) * 3,
+    "optimizer": ("torch.AdamW",) * 3,
+}
+
+ALWAYS = ("embedding", "norm", "linear", "cross_entropy", "grad_norm", "optimizer")
+OPS_OF = {
+    "attention": ("attention",),
+    "state_space": ("conv", "scan"),
+    "mlp": ("mlp",),
+    "moe": ("router_topk", "routing_map", "tokens_per_expert", "permute", "experts", "combine"),
+}
+# what an arm may use instead, when asked for by name: op: {kernel: arms}
+OPTIONS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
+    "attention": {"champion.sdpa": ("champion",)},
+}
+
+
+def kernels_of(size: Size, arm: str, chosen: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Op -> kernel, for the ops that a recipe of this size has. ``chosen`` replaces some, by name.
+
+    Raises :class:`UsageError` for an arm, an op or a kernel that is none, or that the arm may not use.
+    """
+    if arm not in ARMS:
+        raise UsageError(f"no arm {arm!r}", f"arms are {', '.join(ARMS)}")
+    column = ARMS.index(arm)
+    wanted = [*ALWAYS, *(op for part in dict.fromkeys((*size.mixers, size.feed_forward)) for op in OPS_OF[part])]
+    kernels = {op: row[column] for op, row in TABLE.items() if op in wanted}
+    for op, kernel in (chosen or {}).items():
+        if op not in kernels:
+            raise UsageError(f"this recipe has no op {op!r}", f"it has {', '.join(kernels)}")
+        optional = [name for name, arms in OPTIONS.get(op, {}).items() if arm in arms]
+        possible = list(dict.fromkeys((kernels[op], *optional)))
+        if kernel not in possible:
+            raise UsageError(f"arm {arm} has no kernel {kernel!r} for {op}", f"it has {', '.join(possible)}")
+        kernels[op] = kernel
+    return kernels
