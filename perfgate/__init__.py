@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 from perfgate.registry import Case, Op
 
 if TYPE_CHECKING:
-    from perfgate.annotations import Range as range  # noqa: A004, F401, N813 - an attribute of this name, no builtin here
-    from perfgate.annotations import steps
+    from perfgate.annotations import Range, steps
+
+    range = Range  # noqa: A001 - an attribute of this name, no builtin here
 
 __version__ = "0.1.0"
 __all__ = ["Case", "Op", "__version__", "steps"]  # not range: an import of * would hide the builtin
