@@ -9,6 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from perfgate.determinism.contract import policy
 from perfgate.determinism.project import contract_of
 from perfgate.discover import load
@@ -29,6 +31,8 @@ def main(path: Path) -> None:
     spec = load_spec(path)
     folder = path.parent
     with policy(spec.mode, memory_fill=spec.memory_fill, contract=contract_of(Path.cwd())):
+        if spec.device != "cpu":
+            torch.cuda.set_device(spec.device)  # Triton launches, memory figures and events take the current device
         registry = load(spec.workload_paths)
         jobs = [Job.of(registry, variant, spec) for variant in spec.variants]
         outcomes = PURPOSES[spec.purpose](spec, jobs, folder)
