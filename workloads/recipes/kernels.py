@@ -103,7 +103,10 @@ def _scan() -> Callable[..., Tensor]:
 def kernels() -> dict[str, dict[str, Callable[..., Any]]]:
     """Op -> name -> callable. Kernels in Triton are imported when they are first called."""
     return {
-        "embedding": _all_of(embedding_op, _lookup),
+        "embedding": {
+            "torch.embedding": lambda weight, ids: F.embedding(ids, weight),
+            "triton.sorted_fold": _lookup(_declared(embedding_op, "triton.sorted_fold")),
+        },
         "norm": {"torch.rms_norm": lambda x, weight: F.rms_norm(x, weight.shape, weight, 1e-5)},
         "linear": {"torch.linear": F.linear},
         "attention": {"torch.sdpa": sdpa},

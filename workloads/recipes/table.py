@@ -1,7 +1,7 @@
 """Which kernel each op of a recipe uses in each arm: one table, nothing chosen elsewhere and nothing fallen back to.
 
-"stock" names are what torch runs under that call; names of the ops in ``moe`` and ``embedding`` are those of their ``ops.py``.
-No torch here.
+Ops of ``moe`` and ``embedding`` have the names of their ``ops.py``; a ``torch`` name that stands in several arms is the same
+call, under the flags of the arm's mode. No torch here.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ ARMS = ("default", "deterministic", "champion")
 
 # op: (default, deterministic, champion)
 TABLE: Mapping[str, tuple[str, str, str]] = {
-    "embedding": ("torch.embedding", "torch.embedding.deterministic", "triton.sorted_fold"),
+    "embedding": ("torch.embedding", "torch.embedding", "triton.sorted_fold"),
     "norm": ("torch.rms_norm", "torch.rms_norm", "torch.rms_norm"),
     "linear": ("torch.linear", "torch.linear", "torch.linear"),
     "attention": ("torch.sdpa", "torch.sdpa", "torch.sdpa"),
