@@ -78,7 +78,7 @@ def train(
     run_dir: Path | None,
     told: Any,
 ) -> list[dict[str, float]]:
-    """Puts ``mode`` in force, tells (``told(line)``) which kernel each op uses, and trains: loss and grad norm of each step.
+    """With ``mode`` in force tells (``told(line)``) which kernel each op uses and trains: loss and grad norm of each step.
 
     ``device`` is ``auto``, ``cpu`` (where kernels in Triton run in its interpreter) or a GPU's index; ``size`` None: h200 on a
     GPU, tiny on a CPU. The kernels also go to ``run_dir``/kernels.json, the scalars below ``metrics``.
@@ -93,8 +93,6 @@ def train(
     place = choose_device(device)
     if place == "cpu":
         os.environ.setdefault("TRITON_INTERPRET", "1")  # read when triton is imported
-    contract.apply(mode, memory_fill=memory_fill)
-    training = module("recipes.train")
     size = size or ("tiny" if place == "cpu" else "h200")
     shapes = sizes.size_of(recipe, size)
     used = table.kernels_of(shapes, arm, kernels)
@@ -104,5 +102,6 @@ def train(
         told(f"kernel  {op:<18} {kernel}")
     if run_dir is not None:
         (run_dir / "kernels.json").write_text(json.dumps(used, indent=1) + "\n")
-    rows: list[dict[str, float]] = training.train(shapes, used, place, steps, seed, metrics)
+    with contract.policy(mode, memory_fill=memory_fill):
+        rows: list[dict[str, float]] = module("recipes.train").train(shapes, used, place, steps, seed, metrics)
     return rows
