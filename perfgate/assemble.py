@@ -12,7 +12,7 @@ from typing import Any
 from perfgate.compare import arm
 from perfgate.determinism.controls import sensitivity_by_op
 from perfgate.evidence import Evidence
-from perfgate.model import Accuracy, ArmFigures, Bits, Comparison, Memory, Metric, Reason, Variant
+from perfgate.model import Accuracy, ArmFigures, Bits, Comparison, Memory, Metric, Reason, Variant, Work
 from perfgate.registry import Registry
 from perfgate.signals import against_itself, contradiction, roofline, workspace_formula
 
@@ -84,6 +84,7 @@ def _comparison(
         deterministic=_arm(variant, own),
         metric=metric,
         memory=_memory(variant, own, default, registry),
+        work=_work(variant, registry),
         bits=_bits(own, default),
         accuracy=_accuracy(variant, own, default, registry),
         signals=tuple(own.problems) + tuple(_default_problems(default)),
@@ -99,6 +100,15 @@ def _arm(variant: Variant, evidence: Evidence) -> ArmFigures | None:
     if not evidence.parts:
         return None
     return arm(variant.implementation, evidence.parts, name=variant.name, confirmations=evidence.confirmations)
+
+
+def _work(variant: Variant, registry: Registry) -> Work:
+    op = registry.op(variant.op)
+    case = op.case(variant.case)
+    return Work(
+        bytes=None if op.bytes_moved is None else op.bytes_moved(case, variant.phase),
+        flops=None if op.flops is None else op.flops(case, variant.phase),
+    )
 
 
 def _memory(variant: Variant, own: Evidence, default: Evidence, registry: Registry) -> Memory:
@@ -144,7 +154,7 @@ def _first(evidence: Evidence, key: str) -> Any:
     return next((one[key] for one in evidence.bits if one.get(key) is not None), None)
 
 
-def findings(comparisons: Iterable[Comparison], registry: Registry, bytes_per_second: float | None) -> Iterable[Reason]:
+def findings(comparisons: Iterable[Comparison], bytes_per_second: float | None) -> Iterable[Reason]:
     """What decides no verdict but must be looked at, each once and with its range.
 
     ROOFLINE, MEMORY_FORMULA, CONTRADICTION, AA_DIFFERS. ``bytes_per_second`` is the card's peak memory bandwidth (``None``
@@ -152,12 +162,10 @@ def findings(comparisons: Iterable[Comparison], registry: Registry, bytes_per_se
     """
     told: dict[Reason, None] = {}
     for one in comparisons:
-        op = registry.op(one.op)
-        least = None if op.bytes_moved is None else op.bytes_moved(op.case(one.case), one.phase)
         found = [workspace_formula(one.memory, one.implementation)]
         for figures in (one.default, one.deterministic):
             if figures is not None:
-                found += [roofline(figures, least, bytes_per_second), against_itself(figures, one.metric)]
+                found += [roofline(figures, one.work.bytes, bytes_per_second), against_itself(figures, one.metric)]
         if one.default is not None and one.deterministic is not None:
             found.append(contradiction(one.default, one.deterministic, one.metric, one.ratio))
         told |= dict.fromkeys(replace(reason, text=f"{one.range}: {reason.text}") for reason in found if reason is not None)

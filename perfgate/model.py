@@ -147,6 +147,14 @@ class Memory:
 
 
 @dataclass(frozen=True)
+class Work:
+    """The least that the range must do, by the op's own formulas: bytes to and from memory, floating-point operations."""
+
+    bytes: int | None = None
+    flops: int | None = None
+
+
+@dataclass(frozen=True)
 class Bits:
     """Replays of one deterministic implementation, all its outputs digested each time."""
 
@@ -219,6 +227,7 @@ class Comparison:
     delta_ns: int | None = None
     contributions: tuple[Contribution, ...] = ()
     memory: Memory = field(default_factory=Memory)
+    work: Work = field(default_factory=Work)
     bits: Bits = field(default_factory=Bits)
     accuracy: Accuracy = field(default_factory=Accuracy)
     budget: BudgetRef | None = None

@@ -158,6 +158,7 @@ def _refuse_broken_formulas(registry: Registry, variants: Sequence[Variant]) -> 
             found = {
                 "workspace": 0 if implementation.workspace is None else implementation.workspace(case),
                 "bytes_moved": 0 if op.bytes_moved is None else op.bytes_moved(case, variant.phase),
+                "flops": 0 if op.flops is None else op.flops(case, variant.phase),
             }
         except Exception as error:
             raise UsageError(
@@ -166,7 +167,7 @@ def _refuse_broken_formulas(registry: Registry, variants: Sequence[Variant]) -> 
         for formula, value in found.items():
             if not isinstance(value, int):
                 raise UsageError(
-                    f"{variant.name}: {formula}= gives {value!r}, not a whole number of bytes", f"mend {op.source}"
+                    f"{variant.name}: {formula}= gives {value!r}, not a whole number", f"mend {op.source}"
                 )
 
 

@@ -172,7 +172,7 @@ class Session:
     def _noticed(self, judged: Sequence[Comparison]) -> Iterable[Reason]:
         """What the figures of a card show beside the verdict; a CPU's races and host times say nothing of a GPU's."""
         if self._plan.device != "cpu":
-            yield from findings(judged, self._prepared.registry, peak_bandwidth(self._environment))
+            yield from findings(judged, peak_bandwidth(self._environment))
             yield from unproven(judged)
 
     def _not_made_up_for(self, judged: Sequence[Comparison]) -> list[Reason]:

@@ -114,6 +114,13 @@ def on_cpu(result: GateResult) -> bool:
     return result.run.device.startswith("cpu")
 
 
+def parts(result: GateResult) -> str:
+    """Of which whole this run is a part, or of which parts it was made; "" for a run of its own."""
+    if result.run.merged:
+        return f"merged from {', '.join(f'{one.shard or one.id}' for one in result.run.merged)}"
+    return f"shard {result.run.shard}" if result.run.shard else ""
+
+
 def banners(result: GateResult) -> list[Reason]:
     """What must be read before any figure: no GPU, a run cut short, an environment that changed, provisional budgets."""
     said = []
@@ -121,9 +128,17 @@ def banners(result: GateResult) -> list[Reason]:
         text = "CPU figures: no GPU verdict"
         said.append(Reason("CPU_FIGURES", text, "run on a machine with an NVIDIA GPU and nsys for a verdict"))
     if not result.run.complete:
-        why = next((f": {finding.text}" for finding in result.findings if finding.code == "INCOMPLETE"), "")
-        text = f"The run was cut short{why}; it is shown as far as it came and cannot pass"
-        said.append(Reason("INCOMPLETE", text, f"run it again: {result.run.command}"))
+        found = next((finding for finding in result.findings if finding.code == "INCOMPLETE"), None)
+        why = f": {found.text}" if found is not None else ""
+        if result.run.merged:
+            said.append(Reason("INCOMPLETE", f"The run is not whole{why}; it cannot pass", found.next if found else ""))
+        else:
+            text = f"The run was cut short{why}; it is shown as far as it came and cannot pass"
+            said.append(Reason("INCOMPLETE", text, f"run it again: {result.run.command}"))
+    if result.run.shard:
+        measured = len({one.range for one in result.comparisons})
+        text = f"Shard {result.run.shard}: {measured} of {len(result.run.planned)} ranges; the verdict is theirs alone"
+        said.append(Reason("PART_OF_A_RUN", text, "`perfgate merge` joins all shards into one verdict"))
     said += [finding for finding in result.findings if finding.code in ("PROVISIONAL_BUDGET", "PART_OF_A_RUN")]
     changed = [c for c in result.comparisons if c.judged and any(reason.code == "ENVIRONMENT_CHANGED" for reason in c.reasons)]
     if changed:

@@ -50,6 +50,8 @@ def _row(group: _view.Group, entry: _view.Entry) -> dict[str, Any]:
         **_arm("deterministic", comparison.deterministic),
         "default_peak_bytes": comparison.memory.default_bytes,
         "deterministic_peak_bytes": comparison.memory.deterministic_bytes,
+        "least_bytes": comparison.work.bytes,
+        "least_flops": comparison.work.flops,
         "bits_replays": comparison.bits.replays,
         "bits_differing": comparison.bits.differing if comparison.bits.replays else None,
         "default_bits_differing": comparison.bits.default_differing,

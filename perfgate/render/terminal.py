@@ -12,7 +12,7 @@ from rich.text import Text
 
 from perfgate import units
 from perfgate.model import Comparison, GateResult, Metric, Reason, Status
-from perfgate.render import _view
+from perfgate.render import _rates, _view
 from perfgate.render._text import cut, visible
 
 STYLES: dict[Status, str] = {
@@ -58,7 +58,7 @@ class Leaderboard:
 def render(result: GateResult, *, width: int, wide: bool = False) -> Leaderboard:
     """The leaderboard as a renderable for ``cli._console.out().print``, no line longer than ``width`` (at least 60) cells.
 
-    ``wide`` adds operations, memory, bits and error per implementation, and takes the columns that these need.
+    ``wide`` adds operations, memory, bits, error and the rate achieved per implementation, and takes the columns that these need.
     """
     width = max(width, 60)
     board = Leaderboard()
@@ -77,7 +77,7 @@ def render(result: GateResult, *, width: int, wide: bool = False) -> Leaderboard
 
 def _head(board: Leaderboard, result: GateResult, width: int) -> None:
     run = result.run
-    about = [run.id, run.device, f"mode {run.mode}", f"profiler {run.profiler}"]
+    about = [run.id, run.device, f"mode {run.mode}", f"profiler {run.profiler}", _view.parts(result)]
     board.wrap("perfgate · " + " · ".join(visible(part) for part in about if part), width, "  ", "bold")
     for banner in _view.banners(result):
         said = visible(banner.text) + (f"; next: {visible(banner.next)}" if banner.next else "")
@@ -117,6 +117,7 @@ def _columns(result: GateResult, groups: list[_view.Group], wide: bool) -> list[
             _Column("memory", f"Δ {size.unit}", {name: size.difference(value) for name, value in memory.items()}),
             _Column("bits", "", {c.name: _view.bits_words(c) for c in comparisons}),
             _Column("error", "rel. L2", {c.name: _view.error_words(c) for c in comparisons}),
+            _Column("achieved", "", {c.name: _rates.achieved(c, c.deterministic, c.metric) for c in comparisons}),
         ]
     return columns
 

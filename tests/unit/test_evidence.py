@@ -8,7 +8,7 @@ import pytest
 from perfgate.assemble import assemble, findings, peak_bandwidth, unproven
 from perfgate.evidence import Collection, Evidence
 from perfgate.measure import Measurement
-from perfgate.model import Capture, Reason, RunSpec, Variant
+from perfgate.model import Capture, Reason, RunSpec, Variant, Work
 from perfgate.registry import Registry
 from perfgate.store import RunDirectory
 from tests.unit import arms
@@ -200,6 +200,14 @@ def test_memory_and_accuracy_come_from_the_process_that_measured_them(registry):
     assert (0.5, 0.25) == (found.accuracy.default, found.accuracy.deterministic)
 
 
+def test_the_least_work_comes_from_the_ops_own_formulas():
+    op = sound_op(bytes_moved=lambda case, phase: 4 * case.rows, flops=lambda case, phase: 7)
+    evidence = {one.name: Evidence() for one in (DEFAULT, CHAMPION)}
+    (found,) = assemble((DEFAULT, CHAMPION), evidence, Registry([op]), {"family/op:smoke:fwd": "busy"})
+
+    assert Work(bytes=8, flops=7) == found.work
+
+
 def test_peak_bandwidth_of_an_h200():
     environment = {"gpu": {"memory_max_mhz": 3201, "memory_bus_bits": 6144}}
 
@@ -211,7 +219,7 @@ def test_an_arm_that_differs_from_itself_is_told_once_however_many_are_held_agai
     restless = arms.arm("old", [150, 155, 150.1, 155, 150, 155.1])
     both = [arms.comparison(restless, arms.noisy("new", 150)), arms.comparison(restless, arms.noisy("other", 151))]
 
-    (found,) = findings(both, Registry([sound_op("moe/combine")]), None)
+    (found,) = findings(both, None)
 
     assert "AA_DIFFERS" == found.code
     assert found.text.startswith("moe/combine:typical:fwd: old against itself")

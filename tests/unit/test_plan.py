@@ -92,12 +92,13 @@ def test_a_filter_on_implementations_leaves_out_the_ops_that_have_none_of_them(r
     ("formulas", "said"),
     [
         (dict(workspace=lambda case: case.columns), "a formula raised AttributeError: case has no parameter 'columns'"),
-        (dict(workspace=lambda case: case.rows / 4), "workspace= gives 0.5, not a whole number of bytes"),
-        (dict(bytes_moved=lambda case, phase: None), "bytes_moved= gives None, not a whole number of bytes"),
+        (dict(workspace=lambda case: case.rows / 4), "workspace= gives 0.5, not a whole number"),
+        (dict(bytes_moved=lambda case, phase: None), "bytes_moved= gives None, not a whole number"),
+        (dict(flops=lambda case, phase: 1e12), "flops= gives 1000000000000.0, not a whole number"),
     ],
 )
 def test_a_broken_formula_is_told_before_anything_is_measured(formulas, said):
-    op = sound_op(bytes_moved=formulas.get("bytes_moved"))
+    op = sound_op(bytes_moved=formulas.get("bytes_moved"), flops=formulas.get("flops"))
     op.stock_deterministic("torch.a_det", workspace=formulas.get("workspace"))(lambda x: x)
 
     with pytest.raises(UsageError) as caught:

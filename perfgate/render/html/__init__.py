@@ -13,7 +13,7 @@ from markupsafe import Markup
 
 from perfgate import units
 from perfgate.model import GateResult
-from perfgate.render import _view
+from perfgate.render import _rates, _view
 from perfgate.render._text import cut, shorten, visible, whole
 from perfgate.render.html.page import page_of
 
@@ -42,7 +42,7 @@ def environment() -> jinja2.Environment:
         undefined=jinja2.StrictUndefined,
     )
     made.filters.update(visible=visible, shorten=shorten, whole=whole, cut=cut, breakable=_breakable, p=_percent)
-    made.globals.update(view=_view, units=units)
+    made.globals.update(view=_view, rates=_rates, units=units)
     return made
 
 

@@ -127,7 +127,7 @@ def page_of(result: GateResult) -> Page:
 
 def repro(result: GateResult, comparison: Comparison) -> str:
     """The command that measures just this implementation again; the run's own where the range is not one of our ops'."""
-    if not comparison.case or not result.run.command.startswith("perfgate run"):
+    if not comparison.case or not result.run.command.startswith(("perfgate run", "perfgate merge")):
         return result.run.command
     named = ("--op", comparison.op, "--case", comparison.case, "--implementation", comparison.implementation)
     return shlex.join(["perfgate", "run", "--mode", "both", *named])
@@ -226,7 +226,7 @@ def _facts(result: GateResult) -> list[tuple[str, str]]:
     known = dict(_view.environment(result))
     facts = [("run", result.run.id), ("started", result.run.started)]
     facts += [(label, text) for label, keys in _FACTS if (text := next((known[key] for key in keys if key in known), ""))]
-    facts += [("profiler", result.run.profiler), ("mode", result.run.mode)]
+    facts += [("profiler", result.run.profiler), ("mode", result.run.mode), ("parts", _view.parts(result))]
     return [(label, text[:12] if label == "commit" else text) for label, text in facts if text]
 
 

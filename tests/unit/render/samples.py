@@ -20,6 +20,7 @@ from perfgate.model import (
     Reason,
     RunInfo,
     RunVerdict,
+    Work,
 )
 
 HOSTILE = (
@@ -130,6 +131,7 @@ def comparison(
         "mde": half * 1.6, "blocks": 3, "delta_ns": delta, "contributions": parts,
         "memory": Memory(64 << 20, 72 << 20, 96 << 20, 96 << 20, 8 << 20),
         "bits": Bits(30, 0, "9f3a" * 16, 28, 30, 3), "accuracy": Accuracy(1.2e-7, 9.8e-8, 1e-6),
+        "work": Work(604_000_000),
         "budget": budget() if role == "champion" else None,
         "status": "pass" if role == "champion" else "skipped",
         "reasons": (Reason("WITHIN_BUDGET", "the interval lies below the budget"),) if role == "champion" else (),
