@@ -93,12 +93,16 @@ def judged_again(
 ) -> GateResult:
     """``stored`` with the verdict that its samples give against the budgets as they stand now."""
     planned = stored.run.looks
-    budgets = budgets_of(card_of(stored.environment), thresholds)
+    card = card_of(stored.environment)
+    if stored.program is not None:
+        card = "program on a cpu" if card == "cpu" else "program"
+    budgets = budgets_of(card, thresholds)
     registry = load_ops(workloads)
-    measured = {one.range for one in stored.comparisons}
+    measured = {one.range for one in stored.comparisons if one.judged or stored.program is None}
     told_by_budgets = ("UNMATCHED_BUDGET", "NOT_BUDGETED", "EXPIRED_BUDGET", "PROVISIONAL_BUDGET")
     kept = tuple(one for one in stored.findings if one.code not in told_by_budgets)
-    findings = (*kept, *budgets.findings({*ranges_of(registry), *measured}, measured))
+    known = {*ranges_of(registry), *(one.range for one in stored.comparisons)}
+    findings = (*kept, *budgets.findings(known, measured))
     again = judge(
         [replace(one, status="invalid", reasons=()) for one in stored.comparisons],
         budgets,

@@ -35,5 +35,6 @@ class Lines:
 
 
 def _words(spec: RunSpec) -> str:
-    block = f", block {spec.block + 1}" if spec.purpose == "time" else ""
-    return f"{PURPOSES[spec.purpose]}: {spec.mode}{block}"
+    program = [one.implementation for one in spec.variants[:1] if not one.case]  # a program's arm: a mode has several
+    block = f", block {spec.block + 1}" if spec.purpose == "time" or program else ""
+    return f"{PURPOSES[spec.purpose]}: {program[0] if program else spec.mode}{block}"

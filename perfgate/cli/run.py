@@ -10,6 +10,8 @@ from typing import Annotated
 
 import typer
 
+P = "A program (-- CMD)"
+
 
 def register(app: typer.Typer) -> None:
     """Adds the verb."""
@@ -17,6 +19,9 @@ def register(app: typer.Typer) -> None:
 
 
 def run(
+    command: Annotated[
+        list[str] | None, typer.Argument(metavar="[-- CMD...]", help="Any training entry, gated instead of the ops.")
+    ] = None,
     mode: Annotated[str | None, typer.Option(help="default, deterministic or both; only both gives a verdict.")] = None,
     suite: Annotated[
         str | None, typer.Option(help="smoke, small, typical, large, edges, pr, full. [GPU: typical, CPU: smoke]")
@@ -61,6 +66,46 @@ def run(
         bool | None, typer.Option("--memory-fill", help="Leave torch's fill of new memory on in the deterministic arm.")
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would run and about how long; run nothing.")] = False,
+    config: Annotated[str | None, typer.Option(help="A TOML file with these options and, for a program, its command.")] = None,
+    mode_args: Annotated[
+        list[str] | None,
+        typer.Option("--mode-args", metavar='ARM="ARGS"', help="Appended to CMD in that arm.", rich_help_panel=P),
+    ] = None,
+    mode_env: Annotated[
+        list[str] | None, typer.Option("--mode-env", metavar="ARM=NAME=VALUE", help="Set in that arm.", rich_help_panel=P)
+    ] = None,
+    judge: Annotated[
+        str | None, typer.Option(metavar="ARM", help="The arm that is judged. [the last deterministic one]", rich_help_panel=P)
+    ] = None,
+    match: Annotated[
+        str | None,
+        typer.Option(metavar="REGEX", help="Ranges judged beside the step. [those with a budget]", rich_help_panel=P),
+    ] = None,
+    step_range: Annotated[
+        str | None, typer.Option("--step-range", metavar="NAME", help="The range of one step. [step]", rich_help_panel=P)
+    ] = None,
+    steps: Annotated[
+        str | None,
+        typer.Option(metavar="FIRST:LAST", help="The steady window, from 0, half-open. [3/4 of all]", rich_help_panel=P),
+    ] = None,
+    metrics: Annotated[
+        str | None,
+        typer.Option(metavar="PATH", help="What each run writes, compared bit by bit; {run} is its folder.", rich_help_panel=P),
+    ] = None,
+    tokens_per_step: Annotated[
+        int | None, typer.Option("--tokens-per-step", help="Of all ranks together.", rich_help_panel=P)
+    ] = None,
+    ranks: Annotated[int | None, typer.Option(help="How many must show the step. [as CMD says]", rich_help_panel=P)] = None,
+    per_rank: Annotated[
+        bool | None,
+        typer.Option(
+            "--per-rank", help="nsys inside the launcher: python -m perfgate.program.rank -- PROGRAM", rich_help_panel=P
+        ),
+    ] = None,
+    profiled_blocks: Annotated[
+        int | None,
+        typer.Option("--profiled-blocks", help="Blocks under nsys; 0: the step alone. [as --blocks]", rich_help_panel=P),
+    ] = None,
     format_: Annotated[str, typer.Option("--format", help="table, json, csv, markdown or github, on stdout.")] = "table",
     export: Annotated[list[str] | None, typer.Option("--export", help="FORMAT=PATH beside the run; repeatable.")] = None,
     wide: Annotated[bool, typer.Option("--wide", help="Operations, memory, bits and error in the table too.")] = False,
@@ -68,17 +113,18 @@ def run(
 ) -> None:
     """Run each op's default and deterministic implementation under nsys and judge what determinism costs.
 
+    With -- CMD, any training entry: its step and its own NVTX ranges, arm against arm.
+
     Options can stand in [tool.perfgate] of pyproject.toml too. Exit codes: 0 pass, 1 over budget or wrong, 2 bad request,
     3 bits differ, 4 inconclusive, 5 nothing valid was measured, 6 a workload or the profiler failed.
     """
-    from perfgate.config import configure
+    from perfgate.cli._requests import requested
 
     options = dict(locals())
-    for own in ("dry_run", "quiet", "format_", "export", "wide", "configure"):
+    for own in ("dry_run", "quiet", "format_", "export", "wide", "requested"):
         options.pop(own)
-    config = configure(options, Path.cwd())
+    request = requested(options, Path.cwd())
 
-    from perfgate import gate
     from perfgate.cli._console import err
     from perfgate.cli._console import out as results
     from perfgate.cli._progress import Lines
@@ -88,12 +134,10 @@ def run(
     check_format(format_)
     exports = parse_exports(export or [])
     if dry_run:
-        from perfgate.cli._dry_run import describe
-
-        results().print(describe(gate.prepare(config)), markup=False)
+        results().print(request.described(), markup=False, soft_wrap=True)
         return
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # a CI that cancels: as Ctrl-C, and no child is left behind
-    finished = gate.run(config, command=shlex.join(["perfgate", *sys.argv[1:]]), progress=Lines(err(quiet)))
+    finished = request.carried_out(shlex.join(["perfgate", *sys.argv[1:]]), Lines(err(quiet)))
     show(finished.result, format_, wide)
     write_exports(finished.result, exports)
     err(quiet).print(f"report: {finished.directory.path / 'report.html'}", markup=False)

@@ -1,0 +1,308 @@
+"""A program's ranges, step by step: what each range takes in one step, per rank and over ranks. Pure: no I/O, no clock.
+
+A rank is a process that opens the step's range. Step k lasts from its start to the next one's (the last one to its own end).
+A range belongs to the step in which it starts. Its figures in a step are the sums over its instances there, without those that
+lie inside another instance of the same range. The step's own GPU work is all that its process launched meanwhile.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from perfgate.errors import UnusableError
+from perfgate.measure import Measurement, measure
+from perfgate.measure.codes import by_code, groups
+from perfgate.measure.ranks import across_ranks
+from perfgate.measure.summary import rename
+from perfgate.model import ProcessSample
+from perfgate.traces.names import display_name, strip_counters
+from perfgate.traces.schema import Trace
+
+Ints = NDArray[np.int64]
+OWN_DOMAIN = "perfgate.user"  # of ranges opened through our helper: their names stand alone
+SHOWN = 12  # names in an error
+_SUMS = ("host_ns", "busy_ns", "span_ns", "sum_ns", "ops", "missing")
+_KEPT = ("kind", "name", "device", "start", "end", "grid", "block", "registers", "shared_memory", "instance", "exclusive_ns")
+
+
+@dataclass(frozen=True)
+class Found:
+    """The step's range in a trace."""
+
+    domain: str
+    name: str
+
+    @property
+    def shown(self) -> str:
+        return display_name(self.domain, self.name)
+
+
+@dataclass(frozen=True)
+class RankSteps:
+    """One rank of one capture: ``steps`` of the window only; ``walls`` of all its steps, start to start (one less)."""
+
+    process: int
+    count: int
+    walls: tuple[int, ...]
+    steps: Measurement
+
+
+@dataclass(frozen=True)
+class Profile:
+    """One run of the program: all ranks together (per step the slowest), and what each range is called."""
+
+    together: Measurement
+    ranks: tuple[RankSteps, ...]
+    names: dict[tuple[str, str], str]  # (domain, name) -> what it is called in results
+    kernels: dict[tuple[str, str], str] = field(default_factory=dict)  # digests of what each range launched, over all ranks
+
+
+def find_step(traces: Sequence[Trace], wanted: str) -> Found:
+    """The range called ``wanted``: its name, or ``domain:name``. A program's own comes before one of a library's domain.
+
+    Raises :class:`UnusableError` that names the ranges found, and where several domains have it.
+    """
+    counts: dict[tuple[str, str], int] = {}
+    for trace in traces:
+        closed = trace.ranges[trace.ranges["closed"]]
+        code, example = groups(closed["domain"], closed["name"])
+        sizes = np.bincount(code, minlength=len(example))
+        for domain, name, size in zip(closed["domain"].iloc[example], closed["name"].iloc[example], sizes, strict=True):
+            key = (str(domain), strip_counters(str(name)))
+            counts[key] = counts.get(key, 0) + int(size)
+    fitting = [key for key in counts if wanted in (key[1], display_name(*key))]
+    own = [key for key in fitting if key[0] in ("", OWN_DOMAIN)]
+    if len(own or fitting) == 1:
+        return Found(*(own or fitting)[0])
+    if fitting:
+        names = ", ".join(display_name(*key) for key in fitting)
+        raise UnusableError(
+            f"several ranges are called {wanted!r}: {names}", "name one with its domain: --step-range DOMAIN:NAME"
+        )
+    if not counts:
+        raise UnusableError(
+            f"the program opened no NVTX range, so no {wanted!r} can be its step",
+            "mark the loop: `for batch in perfgate.steps(loader):`, or with torch.cuda.nvtx; `perfgate doctor` checks nvtx",
+        )
+    most = sorted(counts, key=lambda key: -counts[key])
+    listed = ", ".join(f"{display_name(*key)} ({counts[key]})" for key in most[:SHOWN])
+    more = f" and {len(most) - SHOWN} more" if len(most) > SHOWN else ""
+    raise UnusableError(f"no range is called {wanted!r}; there are {listed}{more}", "name the step's with --step-range NAME")
+
+
+def step_walls(traces: Sequence[Trace], step: Found) -> list[tuple[int, int, tuple[int, ...]]]:
+    """Per rank, in order: (process, number of steps, the time from each step's start to the next one's in ns)."""
+    found = []
+    for trace in traces:
+        for process, starts, _ in _step_times(trace, step):
+            found.append((process, len(starts), tuple(np.diff(starts).tolist())))
+    return found
+
+
+def profile(traces: Sequence[Trace], step: Found, window: tuple[int, int]) -> Profile:
+    """The steps ``window`` (half-open, from 0) of every rank in ``traces``, one or more per trace, and all ranks together."""
+    ranks = [rank for trace in traces for rank in _ranks(trace, step, window)]
+    together = across_ranks([rank.steps for rank in ranks])
+    if together.ops is not None:
+        together = replace(together, ops=_compact(together.ops))
+    names = _names(together, step)
+    return Profile(together, tuple(ranks), names, _kernels([rank.steps for rank in ranks]))
+
+
+def samples(found: Profile, *, capture: str, block: int, position: int) -> dict[tuple[str, str], ProcessSample]:
+    """Every range's figures step by step, as one process sample."""
+    made = {}
+    for key, rows in _by_range(found.together.instances):
+        gpu = bool((rows["busy_ns"] >= 0).all())
+        made[key] = ProcessSample(
+            capture,
+            block,
+            position,
+            busy_ns=tuple(rows["busy_ns"].tolist()) if gpu else (),
+            span_ns=tuple(rows["span_ns"].tolist()) if gpu else (),
+            host_ns=tuple(rows["host_ns"].tolist()),
+            ops=tuple(rows["ops"].tolist()) if gpu else (),
+            kernels=found.kernels.get(key, ""),
+        )
+    return made
+
+
+def rank_medians(found: Profile, metric: str) -> dict[tuple[str, str], dict[int, int]]:
+    """Per range and rank (its place in ``found.ranks``) the median of ``metric`` (``host_ns``, ``busy_ns``) over the steps."""
+    medians: dict[tuple[str, str], dict[int, int]] = {}
+    for place, rank in enumerate(found.ranks):
+        for key, rows in _by_range(rank.steps.instances):
+            if (rows[metric] >= 0).all():
+                medians.setdefault(key, {})[place] = int(rows[metric].median())
+    return medians
+
+
+def lost_work(found: Profile) -> dict[tuple[str, str], int]:
+    """Per range the launches of the window whose GPU work the capture lacks, where there are any."""
+    missing = pd.Series(found.together.missing, index=found.together.instances.index)
+    return {key: lost for key, rows in _by_range(found.together.instances) if (lost := int(missing[rows.index].sum()))}
+
+
+def _step_times(trace: Trace, step: Found) -> Iterator[tuple[int, Ints, Ints]]:
+    """(process, starts, ends) of the step's range, per process that has it, in order of the processes."""
+    ranges = trace.ranges
+    mine = ranges[ranges["closed"] & (ranges["domain"] == step.domain)]
+    mine = mine[mine["name"].astype(str).map(strip_counters) == step.name]
+    for process, rows in mine.groupby("process", sort=True):
+        rows = rows.sort_values(["start", "end"])
+        yield int(process), rows["start"].to_numpy(), rows["end"].to_numpy()  # type: ignore[arg-type]
+
+
+def _ranks(trace: Trace, step: Found, window: tuple[int, int]) -> Iterator[RankSteps]:
+    whole = rename(measure(trace, detail=True), strip_counters)
+    whole = _with_step_process_wide(trace, whole, step)
+    for process, starts, ends in _step_times(trace, step):
+        mine = (whole.instances["process"] == process).to_numpy()
+        place = np.searchsorted(starts, whole.instances["start"].to_numpy(), side="right") - 1
+        inside = mine & (place >= window[0]) & (place < window[1])
+        inside &= (place < len(starts) - 1) | (whole.instances["start"].to_numpy() <= ends[-1])
+        yield RankSteps(process, len(starts), tuple(np.diff(starts).tolist()), _per_step(whole, place, inside, int(starts[0])))
+
+
+def _with_step_process_wide(trace: Trace, whole: Measurement, step: Found) -> Measurement:
+    """``whole``, the step's instances with all GPU work that their process launched meanwhile."""
+    mine = _is_step(whole.instances, step)
+    if (whole.instances.loc[mine, "rule"] == "process").all():
+        return whole
+    wide = rename(measure(trace, attribution="process", detail=True), strip_counters)
+    theirs = _is_step(wide.instances, step)
+    steps = wide.instances[theirs]
+    instances = pd.concat([whole.instances[~mine], steps.assign(instance=steps["instance"] + _APART)])
+    assert whole.ops is not None  # noqa: S101 — detail was asked for
+    assert wide.ops is not None  # noqa: S101
+    kept = whole.ops[whole.ops["instance"].isin(set(whole.instances.loc[~mine, "instance"]))]
+    added = wide.ops[wide.ops["instance"].isin(set(steps["instance"]))]
+    added = added.assign(instance=added["instance"] + _APART)
+    missing = np.append(_missing(whole)[~mine], _missing(wide)[theirs])
+    return replace(
+        whole,
+        instances=instances.reset_index(drop=True),
+        ops=pd.concat([kept, added], ignore_index=True),
+        missing=missing,
+    )
+
+
+_APART = 1 << 40  # keeps the instance numbers of two measurements apart
+
+
+def _is_step(instances: pd.DataFrame, step: Found) -> NDArray[np.bool_]:
+    return np.asarray((instances["domain"] == step.domain) & (instances["name"] == step.name))
+
+
+def _missing(measurement: Measurement) -> Ints:
+    return measurement.missing if len(measurement.missing) else np.zeros(len(measurement.instances), dtype=np.int64)
+
+
+def _per_step(whole: Measurement, place: Ints, inside: NDArray[np.bool_], begun: int) -> Measurement:
+    """One instance per range and step: sums over its instances there. Times from ``begun``: ranks have clocks of their own."""
+    rows = whole.instances.assign(missing=_missing(whole), step=place)[inside]
+    rows = rows.astype({"domain": object, "name": object, "rule": object}).sort_values(["start", "instance"])
+    rows = rows[~_inside_its_like(rows)]
+    code, example = groups(rows["domain"], rows["name"], rows["step"])
+    unknown = np.bincount(code, weights=(rows["busy_ns"] < 0).to_numpy(), minlength=len(example)) > 0
+    summed = rows.iloc[example].assign(**{name: _summed(rows[name], code, len(example)) for name in _SUMS})
+    for name in ("busy_ns", "span_ns", "sum_ns", "ops"):
+        summed[name] = np.where(unknown, -1, summed[name])
+    summed["idle_ns"] = np.where(unknown, -1, summed["span_ns"] - summed["busy_ns"])
+    order = np.lexsort((example, summed["step"].to_numpy()))
+    number = np.empty(len(example), dtype=np.int64)
+    number[order] = np.arange(len(example))
+    summed = summed.assign(instance=number, start=summed["start"] - begun).iloc[order].reset_index(drop=True)
+    new = pd.Series(number[code], index=rows["instance"].to_numpy())
+    return replace(
+        whole,
+        instances=summed.drop(columns=["missing", "step"]),
+        ops=None if whole.ops is None else _moved(whole.ops, new),
+        missing=summed["missing"].to_numpy(),
+    )
+
+
+def _summed(column: pd.Series[int], code: Ints, count: int) -> Ints:
+    total = np.zeros(count, dtype=np.int64)
+    np.add.at(total, code, column.to_numpy())
+    return total
+
+
+def _inside_its_like(rows: pd.DataFrame) -> NDArray[np.bool_]:
+    """Whether an instance lies inside an earlier one of the same range and thread; ``rows`` in order of their starts."""
+    end = rows["start"] + rows["host_ns"]
+    code, _ = groups(rows["domain"], rows["name"], rows["thread"])
+    reached = end.groupby(code).cummax().groupby(code).shift(fill_value=-(1 << 62))
+    return np.asarray(end <= reached)
+
+
+def _moved(ops: pd.DataFrame, new: pd.Series[int]) -> pd.DataFrame:
+    instance = ops["instance"].map(new)
+    kept = ops[instance.notna()]
+    return kept.assign(instance=instance[kept.index].astype("int64")).sort_values("instance", kind="stable", ignore_index=True)
+
+
+def _compact(ops: pd.DataFrame) -> pd.DataFrame:
+    """The columns that explain a difference, text as categories: every capture of a run is kept until its end."""
+    return ops[list(_KEPT)].astype(dict.fromkeys(("kind", "name", "grid", "block"), "category"))
+
+
+def _by_range(instances: pd.DataFrame) -> Iterator[tuple[tuple[str, str], pd.DataFrame]]:
+    code, example = groups(instances["domain"], instances["name"])
+    order, edges = by_code(code, len(example))
+    for number, row in enumerate(example):
+        key = str(instances["domain"].iloc[row]), str(instances["name"].iloc[row])
+        yield key, instances.iloc[np.sort(order[edges[number] : edges[number + 1]])].sort_values(["start", "instance"])
+
+
+def _names(together: Measurement, step: Found) -> dict[tuple[str, str], str]:
+    """The step is "step"; our helper's ranges are called by their own name where no range of the default domain is."""
+    instances = together.instances
+    _, example = groups(instances["domain"], instances["name"])
+    keys = [(str(instances["domain"].iloc[row]), str(instances["name"].iloc[row])) for row in example]
+    plain = {name for domain, name in keys if not domain}
+    names = {}
+    for domain, name in keys:
+        alone = domain == OWN_DOMAIN and name not in plain
+        shown = name if alone else display_name(domain, name)
+        names[domain, name] = f"{domain}:{name}" if shown == "step" else shown
+    names[step.domain, step.name] = "step"
+    return names
+
+
+def _kernels(ranks: Iterable[Measurement]) -> dict[tuple[str, str], str]:
+    """Per range a digest of its launches in all ranks: equal in two runs that launched the same.
+
+    Where every step launches the same list, that list (names, grids, blocks, in order) is digested; where steps differ, as the
+    shapes of a program that routes by its data do, the set of its kernels' names.
+    """
+    parts: dict[tuple[str, str], list[str]] = {}
+    for rank in ranks:
+        for key, launched in _launches(rank):
+            parts.setdefault(key, []).append(launched)
+    return {key: hashlib.sha256(json.dumps(sorted(texts)).encode()).hexdigest()[:16] for key, texts in parts.items()}
+
+
+def _launches(rank: Measurement) -> Iterator[tuple[tuple[str, str], str]]:
+    if rank.ops is None or rank.ops.empty:
+        return
+    ops = rank.ops
+    code, example = groups(ops["name"], ops["grid"], ops["block"])
+    launch = [[str(ops[name].iloc[row]) for name in ("name", "grid", "block")] for row in example]
+    owner = ops["instance"].to_numpy()
+    edges = np.searchsorted(owner, np.arange(len(rank.instances) + 1))
+    for key, rows in _by_range(rank.instances):
+        lists = {code[edges[number] : edges[number + 1]].tobytes() for number in rows["instance"]}
+        if len(lists) == 1:
+            every = np.frombuffer(lists.pop(), dtype=code.dtype)
+            yield key, json.dumps([launch[number] for number in every])
+        else:
+            met = {launch[number][0] for text in lists for number in np.frombuffer(text, dtype=code.dtype)}
+            yield key, json.dumps(sorted(met))
