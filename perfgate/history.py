@@ -107,10 +107,15 @@ def find_runs(paths: Iterable[Path]) -> list[Path]:
 
 
 def history(results: Iterable[GateResult], pattern: str = "*") -> History:
-    """The series of all judged ranges that match ``pattern``; runs that were cut short are left out, and said."""
+    """The series of all judged ranges that match ``pattern``; what is not :func:`usable` is left out, and said."""
     ordered = sorted(results, key=lambda result: (result.run.started, result.run.id))
-    left_out = tuple(f"{result.run.id}: cut short" for result in ordered if not result.run.complete)
-    kept = [result for result in ordered if result.run.complete]
+    kept = usable(ordered)
+    seen = {id(result) for result in kept}
+    left_out = tuple(
+        f"{result.run.id}: {'a part of a merged run' if result.run.complete else 'cut short'}"
+        for result in ordered
+        if id(result) not in seen
+    )
     series: dict[tuple[str, str, Metric], list[tuple[GateResult, Comparison]]] = {}
     for result in kept:
         for comparison in result.comparisons:
@@ -119,6 +124,12 @@ def history(results: Iterable[GateResult], pattern: str = "*") -> History:
                 series.setdefault(key, []).append((result, comparison))
     made = tuple(_series(*key, members) for key, members in sorted(series.items(), key=lambda item: item[0]))
     return History(made, len(kept), left_out)
+
+
+def usable(results: Sequence[GateResult]) -> list[GateResult]:
+    """Without the runs that were cut short and those that another of them was merged from."""
+    parts = {(part.id, part.started) for result in results for part in result.run.merged}
+    return [result for result in results if result.run.complete and (result.run.id, result.run.started) not in parts]
 
 
 def regressions(base: GateResult, now: GateResult, allow: float = 0.02) -> list[Regression]:

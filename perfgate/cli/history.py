@@ -47,7 +47,7 @@ def history(
         raise UsageError("none of these runs has a complete, judged range that matches", "`perfgate report RUN` shows one run")
     found = []
     if base is not None:
-        latest = max((one for one in results if one.run.complete), key=lambda one: (one.run.started, one.run.id))
+        latest = max(past.usable(results), key=lambda one: (one.run.started, one.run.id))
         found = past.regressions(part(load_result(base), only), part(latest, only), allowed)
     if format_ == "json":
         typer.echo(_history.dumps(seen, found), nl=False)
