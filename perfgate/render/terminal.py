@@ -58,7 +58,7 @@ class Leaderboard:
 def render(result: GateResult, *, width: int, wide: bool = False) -> Leaderboard:
     """The leaderboard as a renderable for ``cli._console.out().print``, no line longer than ``width`` (at least 60) cells.
 
-    ``wide`` adds operations, memory, bits, error and the rate achieved per implementation, and takes the columns that these need.
+    ``wide`` adds operations, memory, bits, error and the achieved rate per implementation, and takes their columns.
     """
     width = max(width, 60)
     board = Leaderboard()
