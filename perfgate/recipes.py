@@ -23,7 +23,7 @@ WINDOW = "11:41"  # steps counted from 0: after compilation, the allocator's gro
 
 
 def run_options(recipe: str, size: str, arguments: Sequence[str] = ()) -> dict[str, Any]:
-    """What ``perfgate run --recipe`` stands for: its command (with ``arguments`` added), arms, window and budgets.
+    """What ``perfgate run --recipe`` stands for, by option: command (with ``arguments`` added), arms, window and budgets.
 
     Raises :class:`UsageError` for a recipe or a size that is none.
     """
@@ -31,7 +31,7 @@ def run_options(recipe: str, size: str, arguments: Sequence[str] = ()) -> dict[s
     command = [sys.executable, "-m", "perfgate", "recipe", recipe, "--size", size, "--steps", str(STEPS), *arguments]
     options: dict[str, Any] = {
         "command": command,
-        "mode_args": {arm: f"--arm {arm}" for arm in ("default", "deterministic", "champion")},
+        "mode_args": [f"{arm}=--arm {arm}" for arm in ("default", "deterministic", "champion")],
         "judge": "champion",
         "step_range": "step",
         "steps": WINDOW,
