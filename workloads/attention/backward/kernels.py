@@ -1,0 +1,289 @@
+"""Attention's backward. Five products per tile of keys × queries; dQ is summed over key blocks by bulk reductions.
+
+A program owns a block of keys: it walks over the queries that see them, head after head of the group, queries rising, and keeps
+dK and dV in registers; their order is fixed. dQ has one contribution per key block, and ``RULE`` says what becomes of it:
+
+* 2, exact: each contribution is written as an integer number of a quantum of its row, and integers are added. Integer addition
+  has no order: the bits are the same whoever comes first. The README proves that the sum fits into 31 bits.
+* 1, atomic: the contributions are added as they are, in arrival order: racy. The contender.
+* 0: dQ is left to :func:`_query_blocks`, a second pass that owns a block of queries and walks over keys.
+
+Scores are taken transposed (K·Qᵀ), so that no product takes the transpose of an accumulator: Triton from 3.4 until before
+3.7.1 miscompiles that on Hopper.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+from ...blocks.configs import config_for
+from ..forward.kernels import Survey, _largest, described, survey_of, tiles
+from ..shape import padded
+
+RULES = {"two_pass": 0, "atomic": 1, "exact": 2}
+
+
+@triton.jit
+def _ceil_log2(value):
+    """The smallest e with ``value`` ≤ 2^e for a positive finite f32; −126 for smaller ones than normal numbers."""
+    bits = value.to(tl.int32, bitcast=True)
+    return tl.maximum((bits >> 23) - 127 + tl.where((bits & 0x7FFFFF) > 0, 1, 0), -126)
+
+
+@triton.jit
+def _two_to(exponent):
+    """2^exponent for −126 ≤ exponent ≤ 127."""
+    return ((exponent + 127) << 23).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def _prepare(
+    out, grad_out, lse, norms, reach, lse2, delta, inverse, quantum, total,
+    out_b, out_h, out_s, grad_b, grad_h, grad_s, heads, kv_heads, q_len, q_padded, key_blocks, scale,
+    D: tl.constexpr, RULE: tl.constexpr, KEY_BLOCKS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Per query: Δ = dO·O, log-sum-exp in base 2 and, to be exact, its row's quantum; clears its part of dQ's sum."""
+    start = tl.program_id(0) * BLOCK
+    head = tl.program_id(1).to(tl.int64)  # over batch × heads
+    b, h = head // heads, head % heads
+    rows = start + tl.arange(0, BLOCK)
+    columns = tl.arange(0, D)
+    inside = rows < q_len
+    both = inside[:, None]
+    value = tl.load(out + b * out_b + h * out_h + rows[:, None] * out_s + columns[None, :], mask=both, other=0.0)
+    gradient = tl.load(grad_out + b * grad_b + h * grad_h + rows[:, None] * grad_s + columns[None, :], mask=both, other=0.0)
+    gradient = gradient.to(tl.float32)
+    at = head * q_padded + rows
+    tl.store(delta + at, tl.sum(value.to(tl.float32) * gradient, axis=1))
+    natural = tl.load(lse + head * q_len + rows, mask=inside, other=float("-inf"))
+    # a row that sees nothing has probability 0 everywhere: exp2(score − inf)
+    tl.store(lse2 + at, tl.where(natural == float("-inf"), float("inf"), natural * 1.4426950408889634))
+    if RULE == 2:
+        blocks = tl.arange(0, KEY_BLOCKS)
+        group = (b * kv_heads + h // (heads // kv_heads)) * key_blocks
+        stride = tl.num_programs(1) // heads * kv_heads * key_blocks
+        known = blocks < key_blocks
+        value_norm = _largest(tl.load(reach + group + blocks, mask=known, other=0.0))
+        key_largest = tl.max(tl.load(reach + stride + group + blocks, mask=known, other=0.0), axis=0)
+        key_norm = _largest(tl.load(reach + 2 * stride + group + blocks, mask=known, other=0.0))
+        norm = tl.load(norms + at, mask=inside, other=0.0)
+        slack = 1.125 * tl.exp2(norm * key_norm * scale * 1.1006882e-05)  # 2^-17 · log2(e)
+        bound = tl.sqrt(tl.sum(gradient * gradient, axis=1)) * value_norm * key_largest * slack
+        bound = tl.where(natural < float("inf"), bound, float("nan"))
+        finite = bound < float("inf")
+        exponent = tl.maximum(_ceil_log2(tl.where(finite, bound, 1.0)) - 30, -126)
+        tl.store(inverse + at, tl.where(finite, _two_to(-exponent), 0.0))
+        tl.store(quantum + at, tl.where(finite, _two_to(exponent) * scale, float("nan")))
+    if RULE > 0:
+        cells = head * q_padded * D + start * D + tl.arange(0, BLOCK * D)
+        tl.store(total + cells, tl.zeros((BLOCK * D,), dtype=total.dtype.element_ty))
+
+
+@triton.jit
+def _key_blocks(
+    q, k, v, grad_out, dk, dv, total, lse2, delta, inverse,
+    heads, kv_heads, q_len, kv_len, q_padded, window, scale,
+    D: tl.constexpr, M: tl.constexpr, N: tl.constexpr, GROUP: tl.constexpr, CAUSAL: tl.constexpr, WINDOWED: tl.constexpr,
+    MASKED: tl.constexpr, RULE: tl.constexpr, BULK: tl.constexpr, TOGETHER: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """dK and dV of one block of keys, and its contributions to dQ by ``RULE``; all tensors by descriptor (``total`` only if BULK)."""
+    blocks = tl.cdiv(kv_len, N)
+    # heads in bundles, so that what runs together shares queries in the cache; within a bundle long programs come first
+    owners = tl.num_programs(0) // blocks
+    bundle = tl.program_id(0) // (TOGETHER * blocks)
+    within = tl.program_id(0) % (TOGETHER * blocks)
+    size = tl.minimum(owners - bundle * TOGETHER, TOGETHER)  # the last bundle may hold fewer
+    owner = bundle * TOGETHER + within % size  # over batch × kv_heads
+    first_key = within // size * N
+    b, kv_head = owner // kv_heads, owner % kv_heads
+    shift = kv_len - q_len
+    keys = first_key + tl.arange(0, N)
+    first, last = 0, tl.cdiv(q_len, M)
+    if CAUSAL:
+        first = tl.maximum(first_key - shift, 0) // M
+    if WINDOWED:
+        last = tl.minimum(tl.cdiv(tl.maximum(first_key + N - 1 - shift + window, 0), M), last)
+    count = tl.maximum(last - first, 0)
+    key_tile = k.load([b, kv_head, first_key, 0]).reshape(N, D)
+    value_tile = v.load([b, kv_head, first_key, 0]).reshape(N, D)
+    key_gradient = tl.zeros((N, D), dtype=tl.float32)
+    value_gradient = tl.zeros((N, D), dtype=tl.float32)
+    # no invariants out of the loop: each would hold a register that the accumulators need, and wgmma would wait for spills
+    for step in tl.range(0, count * GROUP, num_stages=STAGES, disable_licm=True):
+        if GROUP == 1:
+            head, block = kv_head, first + step
+        else:
+            head, block = kv_head * GROUP + step // count, first + step % count
+        query = block * M
+        row = b * heads + head
+        query_tile = q.load([b, head, query, 0]).reshape(M, D)
+        gradient_tile = grad_out.load([b, head, query, 0]).reshape(M, D)
+        scores = tl.dot(key_tile, query_tile.T)
+        slopes = tl.dot(value_tile, gradient_tile.T)
+        weights = tl.exp2(scores * (scale * 1.4426950408889634) - lse2.load([row, query]).reshape(M)[None, :])
+        if MASKED:
+            queries = query + tl.arange(0, M)[None, :] + shift
+            seen = (keys < kv_len)[:, None]
+            if CAUSAL:
+                seen = seen & (keys[:, None] <= queries)
+            if WINDOWED:
+                seen = seen & (keys[:, None] > queries - window)
+            weights = tl.where(seen, weights, 0.0)
+        slopes = (weights * (slopes - delta.load([row, query]).reshape(M)[None, :])).to(query_tile.dtype)
+        value_gradient = tl.dot(weights.to(gradient_tile.dtype), gradient_tile, value_gradient)
+        key_gradient = tl.dot(slopes, query_tile, key_gradient)
+        if RULE > 0:
+            part = tl.dot(key_tile.T, slopes)
+            if RULE == 2:
+                part = (part * inverse.load([row, query]).reshape(M)[None, :]).to(tl.int32)
+            cell = (row * (q_padded // M) + block) * D
+            if BULK:
+                total.atomic_add([cell, 0], part)
+            else:
+                place = (cell + tl.arange(0, D)).to(tl.int64)[:, None] * M + tl.arange(0, M)[None, :]
+                tl.atomic_add(total + place, part, sem="relaxed")
+    dk.store([b, kv_head, first_key, 0], (key_gradient * scale).to(dk.dtype).reshape(1, 1, N, D))
+    dv.store([b, kv_head, first_key, 0], value_gradient.to(dv.dtype).reshape(1, 1, N, D))
+
+
+@triton.jit
+def _finish(
+    total, quantum, dq, dq_b, dq_h, dq_s, heads, q_len, q_padded, scale,
+    D: tl.constexpr, M: tl.constexpr, RULE: tl.constexpr,
+):  # fmt: skip
+    """dQ from its sum, which lies transposed: [D, M] per block of queries."""
+    head = tl.program_id(1).to(tl.int64)
+    rows = tl.program_id(0) * M + tl.arange(0, M)
+    columns = tl.arange(0, D)
+    cell = head * q_padded * D + tl.program_id(0) * M * D
+    value = tl.load(total + cell + columns[:, None] * M + tl.arange(0, M)[None, :]).to(tl.float32)
+    if RULE == 2:
+        value = value * tl.load(quantum + head * q_padded + rows)[None, :]
+    else:
+        value = value * scale
+    place = dq + head // heads * dq_b + head % heads * dq_h + rows[:, None] * dq_s + columns[None, :]
+    tl.store(place, value.T.to(dq.dtype.element_ty), mask=(rows < q_len)[:, None])
+
+
+@triton.jit
+def _query_blocks(
+    q, k, v, grad_out, dq, lse2, delta, heads, kv_heads, q_len, kv_len, q_padded, window, scale,
+    D: tl.constexpr, M: tl.constexpr, N: tl.constexpr, GROUP: tl.constexpr, CAUSAL: tl.constexpr, WINDOWED: tl.constexpr,
+    MASKED: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """The second pass: dQ of one block of queries, keys rising."""
+    blocks = tl.cdiv(q_len, M)
+    query = (blocks - 1 - tl.program_id(0)) * M  # causal: long programs first
+    b, head = tl.program_id(1) // heads, tl.program_id(1) % heads
+    shift = kv_len - q_len
+    first, last = 0, tl.cdiv(kv_len, N)
+    if CAUSAL:
+        last = tl.minimum(tl.cdiv(tl.maximum(query + M + shift, 0), N), last)
+    if WINDOWED:
+        first = tl.maximum(query + shift - window + 1, 0) // N
+    at = tl.program_id(1) * q_padded + query + tl.arange(0, M)
+    lse2_row, delta_row = tl.load(lse2 + at), tl.load(delta + at)
+    query_tile = q.load([b, head, query, 0]).reshape(M, D)
+    gradient_tile = grad_out.load([b, head, query, 0]).reshape(M, D)
+    total = tl.zeros((M, D), dtype=tl.float32)
+    queries = query + tl.arange(0, M)[:, None] + shift
+    for block in tl.range(first, last, num_stages=STAGES, disable_licm=True):
+        key_tile = k.load([b, head // GROUP, block * N, 0]).reshape(N, D)
+        scores = tl.dot(query_tile, key_tile.T)
+        weights = tl.exp2(scores * (scale * 1.4426950408889634) - lse2_row[:, None])
+        if MASKED:
+            keys = block * N + tl.arange(0, N)
+            seen = (keys < kv_len)[None, :]
+            if CAUSAL:
+                seen = seen & (keys[None, :] <= queries)
+            if WINDOWED:
+                seen = seen & (keys[None, :] > queries - window)
+            weights = tl.where(seen, weights, 0.0)
+        value_tile = v.load([b, head // GROUP, block * N, 0]).reshape(N, D)
+        slopes = tl.dot(gradient_tile, value_tile.T)
+        slopes = (weights * (slopes - delta_row[:, None])).to(key_tile.dtype)
+        total = tl.dot(slopes, key_tile, total)
+    dq.store([b, head, query, 0], (total * scale).to(dq.dtype).reshape(1, 1, M, D))
+
+
+def _prepared(
+    q: torch.Tensor, k: torch.Tensor, out: torch.Tensor, lse: torch.Tensor, grad_out: torch.Tensor, scale: float, rule: int,
+    survey: Survey | None,
+) -> tuple[torch.Tensor, ...]:  # fmt: skip
+    """(lse2, delta, inverse, quantum), each [B·Hq, padded queries] f32, and dQ's cleared sum; the last three may be dummies."""
+    batch, heads, q_len, dim = q.shape
+    kv_heads, q_padded = k.shape[1], padded(q_len)
+    lse2, delta, *rest = torch.empty((4 if rule == 2 else 2, batch * heads, q_padded), dtype=torch.float32, device=q.device)
+    inverse, quantum = rest or (delta, delta)
+    total = delta
+    if rule:
+        kind = torch.int32 if rule == 2 else torch.float32
+        total = torch.empty((batch * heads * q_padded * dim,), dtype=kind, device=q.device)
+    norms, reach = survey or (delta, delta)
+    key_blocks = reach.shape[2] if survey else 1
+    options = config_for("attention.prepare", dim, q)
+    _prepare[(q_padded // options["BLOCK"], batch * heads)](
+        out, grad_out, lse, norms, reach, lse2, delta, inverse, quantum, total,
+        *out.stride()[:3], *grad_out.stride()[:3], heads, kv_heads, q_len, q_padded, key_blocks, scale,
+        D=dim, RULE=rule, KEY_BLOCKS=triton.next_power_of_2(key_blocks), **options,
+    )  # fmt: skip
+    return lse2, delta, inverse, quantum, total
+
+
+def backward(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor, lse: torch.Tensor, grad_out: torch.Tensor, *,
+    causal: bool, scale: float, window: int | None = None, rule: str = "exact", survey: Survey | None = None,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
+    """dq, dk, dv of :func:`~..forward.kernels.forward`, whose ``out`` and ``lse`` are given; ``rule`` exact, atomic or two_pass.
+
+    ``survey`` is the forward's; without it the exact rule takes it in a pass of its own. grad_out like out. Nothing waits for
+    the host. Workspace: ``shape.backward_bytes``. Bits of "exact" and "two_pass" depend on the inputs alone.
+    """
+    number = RULES[rule]
+    batch, heads, q_len, dim = q.shape
+    kv_heads, kv_len = k.shape[1:3]
+    group, windowed = heads // kv_heads, window is not None
+    q, k, v, grad_out = described(q), described(k), described(v), described(grad_out)
+    out = out if out.stride(3) == 1 else out.contiguous()
+    if number == 2 and survey is None:
+        survey = survey_of(q, k, v)
+    lse2, delta, inverse, quantum, total = _prepared(q, k, out, lse.contiguous(), grad_out, scale, number, survey)
+    dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
+    options: dict[str, Any] = dict(config_for("attention.backward_keys", dim, q))
+    rows, keys = options["M"], options["N"]
+    q_padded, masks = padded(q_len), {"CAUSAL": causal or windowed, "WINDOWED": windowed}
+    owners = batch * kv_heads
+
+    def statistics(values: torch.Tensor) -> TensorDescriptor:
+        return TensorDescriptor(values, list(values.shape), list(values.stride()), [1, rows])
+
+    bulk = bool(options.pop("BULK")) and number > 0
+    if bulk:
+        cells = total.view(-1, rows)
+        target: Any = TensorDescriptor(cells, list(cells.shape), list(cells.stride()), [dim, rows])
+    else:
+        target = total
+    _key_blocks[(triton.cdiv(kv_len, keys) * owners,)](
+        tiles(q, rows), tiles(k, keys), tiles(v, keys), tiles(grad_out, rows), tiles(dk, keys), tiles(dv, keys), target,
+        statistics(lse2), statistics(delta), statistics(inverse), heads, kv_heads, q_len, kv_len, q_padded, window or 0, scale,
+        D=dim, GROUP=group, MASKED=causal or windowed or kv_len % keys != 0, RULE=number, BULK=bulk, **masks, **options,
+    )  # fmt: skip
+    if number:
+        finish = config_for("attention.finish", dim, q)
+        _finish[(q_padded // rows, batch * heads)](
+            total, quantum, dq, *dq.stride()[:3], heads, q_len, q_padded, scale, D=dim, M=rows, RULE=number, **finish
+        )
+        return dq, dk, dv
+    second = config_for("attention.backward_queries", dim, q)
+    rows, keys = second["M"], second["N"]
+    _query_blocks[(triton.cdiv(q_len, rows), batch * heads)](
+        tiles(q, rows), tiles(k, keys), tiles(v, keys), tiles(grad_out, rows), tiles(dq, rows), lse2, delta,
+        heads, kv_heads, q_len, kv_len, q_padded, window or 0, scale,
+        D=dim, GROUP=group, MASKED=causal or windowed or kv_len % keys != 0, **masks, **second,
+    )  # fmt: skip
+    return dq, dk, dv

@@ -1,0 +1,23 @@
+"""The arithmetic that makes a sum exact: which constant rounds to which quantum, and why nothing overflows 24 bits.
+
+One number, C = 1.5·U with U a power of two, stands for everything: the quantum is q = U·2⁻²³, and adding and subtracting C
+rounds to it. In f32, x + C lies in [U, 2U] for |x| ≤ U/2, where numbers are spaced by q; for U/2 < |x| ≤ U it lies in [U/2, U]
+or [2U, 2.5U], spaced by q/2 or 2q. Either way the rounded x is a multiple of q/2, off by at most q. Multiples of q/2 up to
+2²⁴·(q/2) = U in magnitude are f32 numbers: while every partial sum stays within U, no addition rounds, and any order gives the
+same bits.
+"""
+
+from __future__ import annotations
+
+ROUNDER = 1.5  # C / U
+SMALLEST, LARGEST = 2.0**-100, 2.0**126  # of U: no quantum is subnormal; above, C is NaN
+FINE_BITS = 11  # a tile kept in the shared sum has its largest element at least 2^11 quanta, of 2^23
+
+
+def row_limit(grad_norm: float, largest_value_norm: float, largest_key: float) -> float:
+    """What U of a row of dQ must reach: twice ‖dO_i‖·max_j‖V_j‖·max_jd|K_jd| (unscaled dQ, as the kernel adds it).
+
+    Half of it bounds Σ_j |dS_ij||K_jd| (README); the other half is for rounding: the contributions' own, bf16 dS and out, and
+    probabilities that do not sum to 1 because the logits were rounded.
+    """
+    return 2.0 * grad_norm * largest_value_norm * largest_key

@@ -1,0 +1,40 @@
+"""Sizes that both kernels agree on, and what a mask lets through; imports neither torch nor triton."""
+
+from __future__ import annotations
+
+ROWS = 128  # statistics per query are padded to whole blocks of this many rows, whatever a kernel's own block is
+SURVEYED = 128  # keys per block whose largest magnitudes the forward hands on
+DIMENSIONS = (64, 128)
+
+
+def padded(rows: int) -> int:
+    """``rows`` rounded up to whole blocks of :data:`ROWS`."""
+    return -(-rows // ROWS) * ROWS
+
+
+def surveyed_blocks(keys: int) -> int:
+    """Blocks of :data:`SURVEYED` keys."""
+    return -(-keys // SURVEYED)
+
+
+def visible_pairs(q_len: int, kv_len: int, causal: bool, window: int | None) -> int:
+    """How many (query, key) pairs the mask lets through, of one head; aligned at the bottom right."""
+    if not causal and window is None:
+        return q_len * kv_len
+    total = 0
+    for query in range(q_len):
+        last = min(query + kv_len - q_len, kv_len - 1)
+        first = 0 if window is None else max(0, last - window + 1)
+        total += max(0, last - first + 1)
+    return total
+
+
+def statistics_bytes(batch: int, heads: int, kv_heads: int, q_len: int, kv_len: int) -> int:
+    """What the forward keeps for the backward beside its output: log-sum-exp, query norms, and the survey of keys and values."""
+    return 8 * batch * heads * padded(q_len) + 12 * batch * kv_heads * surveyed_blocks(kv_len)
+
+
+def backward_bytes(batch: int, heads: int, q_len: int, dim: int, accumulated: bool) -> int:
+    """Workspace of the backward: three statistics a query and, if dQ is accumulated, 4 bytes per element of it."""
+    rows = batch * heads * padded(q_len)
+    return 12 * rows + (4 * rows * dim if accumulated else 0)
