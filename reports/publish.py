@@ -94,10 +94,11 @@ def thin(source: Path, target: Path, domain: str, name: str, after: int, until: 
     with sqlite3.connect(target) as trace:
         trace.execute(KEPT, (domain, name, name, after, until))
         trace.execute("create index temp.kept_start on kept (start)")
-        trace.execute(LAUNCHED)
-        trace.execute("delete from CUPTI_ACTIVITY_KIND_RUNTIME where rowid not in (select row from launched)")
-        for table in DEVICE_TABLES:
-            if trace.execute("select 1 from sqlite_master where name = ?", (table,)).fetchone():
+        there = {name for (name,) in trace.execute("select name from sqlite_master where type = 'table'")}
+        if "CUPTI_ACTIVITY_KIND_RUNTIME" in there:
+            trace.execute(LAUNCHED)
+            trace.execute("delete from CUPTI_ACTIVITY_KIND_RUNTIME where rowid not in (select row from launched)")
+            for table in there.intersection(DEVICE_TABLES):
                 trace.execute(f"delete from {table} where correlationId not in (select correlationId from launched)")  # noqa: S608
         trace.execute(OTHER_RANGES)
     sqlite3.connect(target).execute("vacuum")
