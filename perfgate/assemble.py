@@ -9,7 +9,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from perfgate.compare import arm
 from perfgate.determinism.controls import sensitivity_by_op
 from perfgate.evidence import Evidence
 from perfgate.model import Accuracy, ArmFigures, Bits, Comparison, Memory, Metric, Reason, Variant, Work
@@ -45,7 +44,7 @@ def _of_range(
 ) -> Iterable[Comparison]:
     default = next(one for one in group if one.role == "default")
     default_evidence = evidence[default.name]
-    default_arm = _arm(default, default_evidence)
+    default_arm = default_evidence.figures(default)
     judged = _judged(group, evidence) if both_arms else None
     for variant in group:
         if variant is not default:
@@ -81,7 +80,7 @@ def _comparison(
         judged=judged,
         racy=bool(registry.op(variant.op).racy),
         default=default_arm,
-        deterministic=_arm(variant, own),
+        deterministic=own.figures(variant),
         metric=metric,
         memory=_memory(variant, own, default, registry),
         work=_work(variant, registry),
@@ -94,12 +93,6 @@ def _comparison(
 def _default_problems(default: Evidence) -> Iterable[Reason]:
     for problem in default.problems:
         yield replace(problem, text=f"the default implementation: {problem.text}")
-
-
-def _arm(variant: Variant, evidence: Evidence) -> ArmFigures | None:
-    if not evidence.parts:
-        return None
-    return arm(variant.implementation, evidence.parts, name=variant.name, confirmations=evidence.confirmations)
 
 
 def _work(variant: Variant, registry: Registry) -> Work:

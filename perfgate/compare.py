@@ -11,7 +11,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import pandas as pd
@@ -266,21 +266,28 @@ def _inside(ops: pd.DataFrame | None, instance: int) -> tuple[tuple[KernelTime, 
     rows = _ops_of(ops, [instance])
     if rows is None or rows.empty:
         return (), ()
-    rows = rows[rows["device"] == rows.groupby("device")["exclusive_ns"].sum().idxmax()]
+    columns = [rows[name].tolist() for name in ("device", "start", "end", "exclusive_ns", *KERNEL_KEY)]
+    launches = list(zip(*columns, strict=True))
+    busy: Counter[int] = Counter()
+    for device, _, _, exclusive, *_ in launches:
+        busy[device] += exclusive
+    busiest = min(busy, key=lambda device: (-busy[device], device))
+    launches = [launch for launch in launches if launch[0] == busiest]
     times: dict[tuple[str, str, str, str, int, int], list[int]] = {}
-    for *key, start, end, exclusive in rows[[*KERNEL_KEY, "start", "end", "exclusive_ns"]].itertuples(index=False):
-        total = times.setdefault((*map(str, key[:4]), *map(int, key[4:])), [0, 0, 0])  # type: ignore[arg-type]
+    for _, start, end, exclusive, name, kind, grid, block, registers, shared in launches:
+        total = times.setdefault((str(name), str(kind), str(grid), str(block), registers, shared), [0, 0, 0])
         for place, amount in enumerate((1, end - start, exclusive)):
-            total[place] += int(amount)
+            total[place] += amount
     kernels = [KernelTime(*key, count=count, sum_ns=sum_, exclusive_ns=own) for key, (count, sum_, own) in times.items()]
     kernels.sort(key=lambda one: -one.exclusive_ns)
-    return tuple(kernels), _timeline(rows.sort_values("start")) if len(rows) <= TIMELINE_LIMIT else ()
+    return tuple(kernels), _timeline(launches) if len(launches) <= TIMELINE_LIMIT else ()
 
 
-def _timeline(rows: pd.DataFrame) -> tuple[tuple[str, int, int], ...]:
-    first = int(rows["start"].min())
-    named = zip(rows["name"], rows["start"], rows["end"], strict=True)
-    return tuple((str(name), int(start) - first, int(end) - first) for name, start, end in named)
+def _timeline(launches: Sequence[tuple[Any, ...]]) -> tuple[tuple[str, int, int], ...]:
+    """(kernel, start, end) from the first start, in the order of their starts, of (device, start, end, …, name, …) rows."""
+    first = min(start for _, start, *_ in launches)
+    ordered = sorted(launches, key=lambda launch: launch[1])
+    return tuple((str(name), start - first, end - first) for _, start, end, _, name, *_ in ordered)
 
 
 def _integers(column: pd.Series[int]) -> tuple[int, ...]:

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from perfgate.compare import sample
+from perfgate.compare import arm, sample
 from perfgate.errors import PerfgateError
 from perfgate.measure import Measurement, measure
-from perfgate.model import Capture, ProcessSample, Reason, Variant
+from perfgate.model import ArmFigures, Capture, ProcessSample, Reason, Variant
 from perfgate.store import RunDirectory
 from perfgate.traces import read
 
@@ -24,6 +24,17 @@ class Evidence:
     bits: list[dict[str, Any]] = field(default_factory=list)  # one per bits child, in process order
     confirmations: list[ProcessSample] = field(default_factory=list)  # of the unprofiled timing children
     problems: list[Reason] = field(default_factory=list)
+    _figures: tuple[tuple[str, ...], ArmFigures] | None = None
+
+    def figures(self, variant: Variant) -> ArmFigures | None:
+        """The arm's figures, ``None`` where nothing was timed; worked out anew only where a capture came or went."""
+        if not self.parts:
+            return None
+        state = (*(one.capture for _, one in self.parts), "", *(one.capture for one in self.confirmations))
+        if self._figures is None or self._figures[0] != state:
+            found = arm(variant.implementation, self.parts, name=variant.name, confirmations=self.confirmations)
+            self._figures = (state, found)
+        return self._figures[1]
 
     def add_problem(self, problem: Reason) -> None:
         """Keeps one problem of each code: the first is the cause."""

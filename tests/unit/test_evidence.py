@@ -234,3 +234,19 @@ def test_equal_bits_say_little_where_no_control_differed(registry, differing, ex
 
     assert expected == [reason.code for reason in unproven(racy)]
     assert [] == list(unproven([replace(one, racy=False) for one in racy]))
+
+
+def test_an_arms_figures_are_worked_out_again_only_when_a_capture_came_or_went(monkeypatch):
+    worked = []
+    monkeypatch.setattr("perfgate.evidence.arm", lambda name, parts, **_: worked.append(len(parts)) or len(parts))
+    evidence = Evidence()
+    one, other = (arms.arm("old", [150, 151]).samples[n] for n in (0, 1))
+
+    assert evidence.figures(CHAMPION) is None
+    evidence.parts.append((None, one))
+    assert [1, 1] == [evidence.figures(CHAMPION), evidence.figures(CHAMPION)]
+    evidence.parts.append((None, other))
+    assert 2 == evidence.figures(CHAMPION)
+    evidence.parts = evidence.parts[1:]
+    assert 1 == evidence.figures(CHAMPION)
+    assert [1, 2, 1] == worked
