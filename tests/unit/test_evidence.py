@@ -238,7 +238,7 @@ def test_equal_bits_say_little_where_no_control_differed(registry, differing, ex
 
 def test_an_arms_figures_are_worked_out_again_only_when_a_capture_came_or_went(monkeypatch):
     worked = []
-    monkeypatch.setattr("perfgate.evidence.arm", lambda name, parts, **_: worked.append(len(parts)) or len(parts))
+    monkeypatch.setattr("perfgate.evidence.arm", lambda implementation, parts, **_: worked.append(len(parts)) or len(parts))
     evidence = Evidence()
     one, other = (arms.arm("old", [150, 151]).samples[n] for n in (0, 1))
 
