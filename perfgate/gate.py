@@ -109,6 +109,7 @@ def judged_again(
         racy_ops={op.name for op in registry if op.racy} | {one.op for one in stored.comparisons if one.racy},
         looks=Looks.plan(planned[0], planned[-1]) if planned else None,
         family=len(stored.run.planned),
+        foreign=stored.program is not None,
     )
     return replace(
         stored,

@@ -120,7 +120,7 @@ def history(results: Iterable[GateResult], pattern: str = "*") -> History:
     for result in kept:
         for comparison in result.comparisons:
             if comparison.judged and pattern_matches(pattern, comparison.range):
-                key = (comparison.range, card_of(result), comparison.metric)
+                key = (_called(result, comparison), card_of(result), comparison.metric)
                 series.setdefault(key, []).append((result, comparison))
     made = tuple(_series(*key, members) for key, members in sorted(series.items(), key=lambda item: item[0]))
     return History(made, len(kept), left_out)
@@ -158,6 +158,11 @@ def card_of(result: GateResult) -> str:
     environment: dict[str, Any] = result.environment
     part = environment.get("gpu") or environment.get("cpu") or {}
     return str((part.get("name") if isinstance(part, dict) else None) or result.run.device or "unknown")
+
+
+def _called(result: GateResult, comparison: Comparison) -> str:
+    """The range; of a program with its command, for every program has a "step"."""
+    return comparison.range if result.program is None else f"{comparison.op} of {result.program.command}"
 
 
 def _series(name: str, card: str, metric: Metric, members: Sequence[tuple[GateResult, Comparison]]) -> Series:

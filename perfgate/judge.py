@@ -202,13 +202,14 @@ def _with_effect(one: Comparison, ref: BudgetRef | None, trial: Trial | None) ->
 def _missing(one: Comparison, ref: BudgetRef | None, problems: Sequence[Reason]) -> list[Reason]:
     if problems:  # they say already why something is missing
         return []
+    name = one.range.removesuffix("::")
     if one.default is None:
-        return [Reason("NOTHING_MEASURED", f"{one.range}: the default was not measured", "run with --mode both")]
+        return [Reason("NOTHING_MEASURED", f"{name}: the default was not measured", "run with --mode both")]
     if one.deterministic is None:
         text = f"{one.name} was not measured, its default was"
         return [Reason("VANISHED", text, "run with --mode both; `perfgate list` shows what is registered")]
     if ref is None:
-        text = f"{one.range} has no budget"
+        text = f"{name} has no budget"
         return [Reason("NOT_BUDGETED", text, "`perfgate budget suggest RUN` writes one; or set overhead in [defaults]")]
     return []
 

@@ -13,6 +13,7 @@ from perfgate.errors import UsageError
 from perfgate.model import Reason
 
 SOON = timedelta(days=30)
+OF_RANGES = ("UNMATCHED_BUDGET", "NOT_BUDGETED")
 
 
 @dataclass(frozen=True)
@@ -37,12 +38,17 @@ def lint(paths: Sequence[Path], ranges: Iterable[str], today: date) -> Lint:
         except UsageError as error:
             errors.append(Reason("BROKEN_FILE", error.text, error.mend))
     for one in read_:
-        found = one.findings(known, known)
+        found = [reason for reason in one.findings(known, known) if not (_of_a_program(one) and reason.code in OF_RANGES)]
         errors += [reason for reason in found if reason.code == "UNMATCHED_BUDGET"]
         warnings += [reason for reason in found if reason.code != "UNMATCHED_BUDGET"]
         warnings += _expiring(one, today)
     errors += [reason for pair in combinations(read_, 2) if (reason := _claimed_twice(*pair))]
     return Lint(len(paths), sum(len(one.content.budget) for one in read_), tuple(errors), tuple(warnings))
+
+
+def _of_a_program(budgets: Budgets) -> bool:
+    """Whether the file is for a program, whose step is judged: which ranges that has, only a run of it shows."""
+    return any(entry.range == "step" for entry in budgets.content.budget)
 
 
 def _expiring(budgets: Budgets, today: date) -> list[Reason]:

@@ -241,7 +241,8 @@ class Comparison:
 
     @property
     def name(self) -> str:
-        return f"{self.range}:{self.implementation}"
+        """``op:case:phase:implementation``; a foreign range, which has neither case nor phase, is ``op:implementation``."""
+        return f"{self.range if self.case or self.phase else self.op}:{self.implementation}"
 
 
 @dataclass(frozen=True)

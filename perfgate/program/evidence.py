@@ -99,10 +99,10 @@ class Runs:
         if self.step is None:
             self.step = find_step(traces, self.options.step_range or STEP)
         records = self._records(spec.id)
+        if records:
+            check_ranks(records, self.expected_ranks, "steps")
         seen = from_ranges(traces, self.step)
-        check_ranks(
-            seen, self.expected_ranks or max((one.world or 0 for one in records), default=0), f"range {self.step.shown!r}"
-        )
+        check_ranks(seen, self.expected_ranks or len(records), f"range {self.step.shown!r}")
         window = self._fits(seen, arm, spec.id)
         found = profile(traces, self.step, window)
         numbers = {one.pid: one.rank for one in records}
@@ -120,7 +120,7 @@ class Runs:
             records = from_ranges(traces, self.step)
             what = f"range {self.step.shown!r}"
         else:
-            records, what = self._records(spec.id), "recorded steps"
+            records, what = self._records(spec.id), "steps"
         check_ranks(records, self.expected_ranks, what)
         self._fits(records, arm, spec.id)
         self.arms[arm.name].timed.append(Timed(spec.id, spec.block, spec.position, tuple(records), bool(traces)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date
@@ -68,6 +69,8 @@ def prepare(config: Config, options: ProgramOptions) -> Prepared:
         raise UsageError(f"--mode {config.mode} has no verdict for a program", "use --mode both")
     if config.profiler not in ("auto", "nsys"):
         raise UsageError(f"--profiler {config.profiler} can't watch a program", "programs are watched by nsys alone")
+    if shutil.which(options.command[0]) is None:
+        raise UsageError(f"there is no program {options.command[0]!r}", "is it on PATH, and executable?")
     arms = arms_of(options)
     contract = contract_of(Path.cwd())
     for arm in arms:

@@ -9,7 +9,7 @@ from statistics import median
 from perfgate.measure.per_step import rank_medians
 from perfgate.model import Comparison, ProgramArm, ProgramReport, RankFigures, Reason
 from perfgate.program.compared import peak
-from perfgate.program.evidence import ArmRuns, Key, Runs
+from perfgate.program.evidence import STEP, ArmRuns, Key, Runs
 from perfgate.program.metrics import Comparer
 from perfgate.program.steps import step_times, walls_of
 from perfgate.signals import against_itself, contradiction
@@ -149,17 +149,19 @@ def _skew(runs: Runs, about: ProgramReport) -> Iterator[Reason]:
         if one.ranks:
             slowest = max(one.ranks, key=lambda rank: rank.step_ns)
             middle = median(rank.step_ns for rank in one.ranks)
-            told = ", ".join(f"{rank.rank}: {format_ns(rank.step_ns)}" for rank in one.ranks[:16])
+            listed = ", ".join(f"{rank.rank}: {format_ns(rank.step_ns)}" for rank in one.ranks[:16])
             more = f" and {len(one.ranks) - 16} more" if len(one.ranks) > 16 else ""
             over = format_percent(slowest.step_ns / middle - 1) if middle else ""
-            text = f"{one.arm}: median step per rank {told}{more}; slowest is rank {slowest.rank} ({over} on the middle one)"
+            text = f"{one.arm}: median step per rank {listed}{more}; slowest is rank {slowest.rank} ({over} on the middle one)"
             yield Reason("RANKS", text)
+    told: dict[tuple[int, str], list[str]] = {}
     for name, own in runs.arms.items():
         for rank, key, value, middle in _slow_ranks(own)[:SKEWED_RANGES]:
-            shown = own.profiled[0].profile.names[key]
-            others = f"the middle of the others {format_ns(middle)}"
-            text = f"{name}: rank {rank} takes {format_ns(value)} per step in {shown}, {others}"
-            yield Reason("STRAGGLER", text, "look at that rank's card, its share of the work, its node")
+            side = f"{format_ns(value)} per step, the middle of the others {format_ns(middle)} ({name})"
+            told.setdefault((rank, own.profiled[0].profile.names[key]), []).append(side)
+    for (rank, shown), sides in told.items():
+        text = f"rank {rank} is the slowest in {shown}: {'; '.join(sides)}"
+        yield Reason("STRAGGLER", text, "look at that rank's card, its share of the work, its node")
 
 
 def _slow_ranks(own: ArmRuns) -> list[tuple[int, Key, float, float]]:
@@ -173,6 +175,8 @@ def _slow_ranks(own: ArmRuns) -> list[tuple[int, Key, float, float]]:
     found = []
     for key, ranks in medians.items():
         values = {rank: median(each) for rank, each in ranks.items()}
+        if own.profiled[0].profile.names.get(key, STEP) == STEP:  # told by RANKS
+            continue
         rank = max(values, key=lambda one: values[one])
         others = [value for one, value in values.items() if one != rank]
         if others and values[rank] > (1 + SKEW_LEAST) * median(others):

@@ -17,8 +17,15 @@ def test_bundled_files_hold_no_error():
     files = sorted(bundled_folder("thresholds").glob("*.toml"))
     found = lint(files, [], TODAY)
 
-    assert len(files) == found.files == 3
+    assert len(files) == found.files == 5
     assert set(codes(found.errors)) <= {"UNMATCHED_BUDGET"}  # nothing is registered in this test
+
+
+def test_ranges_of_a_program_are_known_to_its_runs_alone(tmp_path):
+    text = HEAD + ENTRY.format("step", "2027-05-31") + ENTRY.format("attention", "2027-05-31")
+    found = lint([write(tmp_path, "a.toml", text)], RANGES, TODAY)
+
+    assert ((), ()) == (found.errors, found.warnings)
 
 
 def test_clean_file(tmp_path):
