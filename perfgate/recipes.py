@@ -22,7 +22,7 @@ STEPS = 41
 WINDOW = "11:41"  # steps counted from 0: after compilation, the allocator's growth and the clocks' settling
 
 
-def run_options(recipe: str, size: str, arguments: Sequence[str] = ()) -> dict[str, Any]:
+def run_options(recipe: str, size: str, arguments: Sequence[str] = (), *, gpu: bool = True) -> dict[str, Any]:
     """What ``perfgate run --recipe`` stands for, by option: command (with ``arguments`` added), arms, window and budgets.
 
     Raises :class:`UsageError` for a recipe or a size that is none.
@@ -36,7 +36,7 @@ def run_options(recipe: str, size: str, arguments: Sequence[str] = ()) -> dict[s
         "step_range": "step",
         "steps": WINDOW,
     }
-    if size != "tiny":  # the budgets are of a GPU's steps
+    if gpu and size != "tiny":  # the recipes' budgets are of whole steps on a GPU
         options["thresholds"] = str(bundled_folder("thresholds") / "recipes" / f"{recipe}.toml")
     return options
 

@@ -57,6 +57,7 @@ def requested(given: dict[str, Any], folder: Path) -> Request:
     """
     from perfgate.program.options import KEYS, configure_program
 
+    given = with_recipe(given)
     file = given.pop("config")
     file = Path(file) if file else None
     own = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items() if name in KEYS}
@@ -72,3 +73,25 @@ def requested(given: dict[str, Any], folder: Path) -> Request:
         option = useless[0].replace("_", "-")
         raise UsageError(f"--{option} chooses among the ops, but a program is to be run", "leave it out, or the command")
     return Request(config, program)
+
+
+def with_recipe(given: dict[str, Any]) -> dict[str, Any]:
+    """``given`` without ``recipe`` and ``recipe_size``: where one is named, its options stand for what was not given.
+
+    What stands behind ``--`` is then the recipe's. Raises :class:`UsageError` for names that are none.
+    """
+    recipe, size = given.pop("recipe"), given.pop("recipe_size")
+    if not recipe:
+        if size:
+            raise UsageError("--recipe-size needs a recipe", "name it: --recipe moe")
+        return given
+    from perfgate.devices import choose_device
+    from perfgate.recipes import run_options
+
+    gpu = choose_device(given["device"] or "auto") != "cpu"
+    options = run_options(recipe, size or ("h200" if gpu else "tiny"), given["command"] or (), gpu=gpu)
+    options["mode_args"] += given["mode_args"] or []  # of one arm: appended
+    own = ("command", "mode_args")
+    return {
+        name: options[name] if name in options and (value is None or name in own) else value for name, value in given.items()
+    }

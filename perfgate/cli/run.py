@@ -67,6 +67,15 @@ def run(
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would run and about how long; run nothing.")] = False,
     config: Annotated[str | None, typer.Option(help="A TOML file with these options and, for a program, its command.")] = None,
+    recipe: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help="dense, moe or hybrid: one of ours as the program; CMD adds to it.", rich_help_panel=P
+        ),
+    ] = None,
+    recipe_size: Annotated[
+        str | None, typer.Option("--recipe-size", help="h200 or tiny. [GPU: h200, CPU: tiny]", rich_help_panel=P)
+    ] = None,
     mode_args: Annotated[
         list[str] | None,
         typer.Option("--mode-args", metavar='ARM="ARGS"', help="Appended to CMD in that arm.", rich_help_panel=P),

@@ -45,8 +45,9 @@ def test_the_run_of_a_recipe_has_three_arms_and_its_budgets():
     assert options["thresholds"].endswith("thresholds/recipes/moe.toml")
 
 
-def test_the_tiny_size_has_no_budgets_of_a_gpu():
-    assert "thresholds" not in recipes.run_options("moe", "tiny")
+@pytest.mark.parametrize(("size", "gpu"), [("tiny", True), ("h200", False)])
+def test_only_whole_steps_on_a_gpu_have_the_recipes_budgets(size, gpu):
+    assert "thresholds" not in recipes.run_options("moe", size, gpu=gpu)
 
 
 @pytest.mark.parametrize(("recipe", "size", "text"), [("gpt", "tiny", "no recipe 'gpt'"), ("moe", "huge", "no size 'huge'")])
