@@ -22,7 +22,7 @@ import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from ...blocks.configs import config_for
-from ..forward.kernels import Survey, _largest, described, survey_of, tiles
+from ..forward.kernels import SIZES, Survey, _largest, _seen, described, survey_of, tiles
 from ..shape import padded
 
 RULES = {"two_pass": 0, "atomic": 1, "exact": 2}
@@ -41,7 +41,7 @@ def _two_to(exponent):
     return ((exponent + 127) << 23).to(tl.float32, bitcast=True)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=SIZES)
 def _prepare(
     out, grad_out, lse, norms, reach, lse2, delta, inverse, quantum, total,
     out_b, out_h, out_s, grad_b, grad_h, grad_s, heads, kv_heads, q_len, q_padded, key_blocks, scale,
@@ -84,7 +84,7 @@ def _prepare(
         tl.store(total + cells, tl.zeros((BLOCK * D,), dtype=total.dtype.element_ty))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=SIZES)
 def _key_blocks(
     q, k, v, grad_out, dk, dv, total, lse2, delta, inverse,
     heads, kv_heads, q_len, kv_len, q_padded, window, scale,
@@ -127,13 +127,14 @@ def _key_blocks(
         slopes = tl.dot(value_tile, gradient_tile.T)
         weights = tl.exp2(scores * (scale * 1.4426950408889634) - lse2.load([row, query]).reshape(M)[None, :])
         if MASKED:
-            queries = query + tl.arange(0, M)[None, :] + shift
-            seen = (keys < kv_len)[:, None]
+            crossed = first_key + N > kv_len
             if CAUSAL:
-                seen = seen & (keys[:, None] <= queries)
+                crossed = crossed | (query + shift < first_key + N - 1)
             if WINDOWED:
-                seen = seen & (keys[:, None] > queries - window)
-            weights = tl.where(seen, weights, 0.0)
+                crossed = crossed | (first_key <= query + M - 1 + shift - window)
+            if crossed:
+                queries = query + tl.arange(0, M) + shift
+                weights = tl.where(_seen(keys[:, None], queries[None, :], kv_len, window, CAUSAL, WINDOWED), weights, 0.0)
         slopes = (weights * (slopes - delta.load([row, query]).reshape(M)[None, :])).to(query_tile.dtype)
         value_gradient = tl.dot(weights.to(gradient_tile.dtype), gradient_tile, value_gradient)
         key_gradient = tl.dot(slopes, query_tile, key_gradient)
@@ -151,7 +152,7 @@ def _key_blocks(
     dv.store([b, kv_head, first_key, 0], value_gradient.to(dv.dtype).reshape(1, 1, N, D))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=SIZES)
 def _finish(
     total, quantum, dq, dq_b, dq_h, dq_s, heads, q_len, q_padded, scale,
     D: tl.constexpr, M: tl.constexpr, RULE: tl.constexpr,
@@ -170,7 +171,7 @@ def _finish(
     tl.store(place, value.T.to(dq.dtype.element_ty), mask=(rows < q_len)[:, None])
 
 
-@triton.jit
+@triton.jit(do_not_specialize=SIZES)
 def _query_blocks(
     q, k, v, grad_out, dq, lse2, delta, heads, kv_heads, q_len, kv_len, q_padded, window, scale,
     D: tl.constexpr, M: tl.constexpr, N: tl.constexpr, GROUP: tl.constexpr, CAUSAL: tl.constexpr, WINDOWED: tl.constexpr,
@@ -191,19 +192,20 @@ def _query_blocks(
     query_tile = q.load([b, head, query, 0]).reshape(M, D)
     gradient_tile = grad_out.load([b, head, query, 0]).reshape(M, D)
     total = tl.zeros((M, D), dtype=tl.float32)
-    queries = query + tl.arange(0, M)[:, None] + shift
+    queries = query + tl.arange(0, M) + shift
     for block in tl.range(first, last, num_stages=STAGES, disable_licm=True):
         key_tile = k.load([b, head // GROUP, block * N, 0]).reshape(N, D)
         scores = tl.dot(query_tile, key_tile.T)
         weights = tl.exp2(scores * (scale * 1.4426950408889634) - lse2_row[:, None])
         if MASKED:
-            keys = block * N + tl.arange(0, N)
-            seen = (keys < kv_len)[None, :]
+            crossed = (block + 1) * N > kv_len
             if CAUSAL:
-                seen = seen & (keys[None, :] <= queries)
+                crossed = crossed | (query + shift < block * N + N - 1)
             if WINDOWED:
-                seen = seen & (keys[None, :] > queries - window)
-            weights = tl.where(seen, weights, 0.0)
+                crossed = crossed | (block * N <= query + M - 1 + shift - window)
+            if crossed:
+                keys = block * N + tl.arange(0, N)
+                weights = tl.where(_seen(keys[None, :], queries[:, None], kv_len, window, CAUSAL, WINDOWED), weights, 0.0)
         value_tile = v.load([b, head // GROUP, block * N, 0]).reshape(N, D)
         slopes = tl.dot(gradient_tile, value_tile.T)
         slopes = (weights * (slopes - delta_row[:, None])).to(key_tile.dtype)

@@ -17,6 +17,9 @@ from ...blocks.configs import config_for
 from ..shape import padded
 
 
+SIZES = ("heads", "kv_heads", "q_len", "kv_len", "window", "key_blocks")  # one binary for all of them
+
+
 class Survey(NamedTuple):
     """``norms`` [B·Hq, padded queries]: ‖q_i‖. ``reach`` [3, B·Hkv, key blocks]: largest ‖V_j‖, |K_jd|, ‖K_j‖ of each block. All f32."""
 
@@ -44,6 +47,17 @@ def _survey_keys(k, v, reach, b, kv_head, kv_heads, stride, first_block, step, b
 
 
 @triton.jit
+def _seen(keys, queries, kv_len, window, CAUSAL: tl.constexpr, WINDOWED: tl.constexpr):
+    """Which keys which queries see; queries are counted from the end: already shifted by Sk − Sq."""
+    seen = keys < kv_len
+    if CAUSAL:
+        seen = seen & (keys <= queries)
+    if WINDOWED:
+        seen = seen & (keys > queries - window)
+    return seen
+
+
+@triton.jit
 def _walk(
     total, highest, weight_sum, query_tile, k, v, b, kv_head, queries, kv_len, window, scale_log2, first, last,
     D: tl.constexpr, N: tl.constexpr, CAUSAL: tl.constexpr, WINDOWED: tl.constexpr, MASKED: tl.constexpr, STAGES: tl.constexpr,
@@ -54,12 +68,7 @@ def _walk(
         scores = tl.dot(query_tile, key_tile.T)
         if MASKED:
             keys = block * N + tl.arange(0, N)
-            seen = (keys < kv_len)[None, :]
-            if CAUSAL:
-                seen = seen & (keys[None, :] <= queries[:, None])
-            if WINDOWED:
-                seen = seen & (keys[None, :] > queries[:, None] - window)
-            scores = tl.where(seen, scores, float("-inf"))
+            scores = tl.where(_seen(keys[None, :], queries[:, None], kv_len, window, CAUSAL, WINDOWED), scores, float("-inf"))
         higher = tl.maximum(highest, tl.max(scores, axis=1) * scale_log2)
         base = tl.where(higher == float("-inf"), 0.0, higher)  # a row that has seen nothing yet
         weights = tl.exp2(scores * scale_log2 - base[:, None])
@@ -71,7 +80,7 @@ def _walk(
     return total, highest, weight_sum
 
 
-@triton.jit
+@triton.jit(do_not_specialize=SIZES)
 def _attend(
     q, k, v, out, lse, norms, reach, heads, kv_heads, q_len, kv_len, q_padded, window, scale,
     D: tl.constexpr, M: tl.constexpr, N: tl.constexpr, GROUP: tl.constexpr, CAUSAL: tl.constexpr, WINDOWED: tl.constexpr,
@@ -130,7 +139,7 @@ def _attend(
             _survey_keys(k, v, reach, b, kv_head, kv_heads, stride, tl.program_id(0), blocks, key_blocks, D, N)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=SIZES)
 def _survey(q, k, v, norms, reach, heads, kv_heads, q_len, q_padded, key_blocks,
             D: tl.constexpr, M: tl.constexpr, N: tl.constexpr, GROUP: tl.constexpr):  # fmt: skip
     """What ``_attend`` writes with SURVEY, for a forward that was another's."""

@@ -1,0 +1,166 @@
+"""flash-attn-4 as three implementations: ``forward`` for all, ``backward`` as shipped, ordered, or with exact sums.
+
+Call only where :func:`.probe.unsupported` said "". No autograd, no wait for the host, no state of flash-attn-4 is changed.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+from . import probe
+
+NAMES = ("fa4", "fa4_ordered", "fa4_exact")
+_compiled: dict[tuple[Any, ...], Any] = {}
+
+
+def _by_rows(tensor: Any) -> Any:
+    """[B, H, S, D] as the [B, S, H, D] that flash-attn-4 takes, copied only if it could not be read as it is."""
+    aligned = tensor.stride(-1) == 1 and tensor.data_ptr() % 16 == 0
+    return (tensor if aligned and all(s > 0 and s % 8 == 0 for s in tensor.stride()[:3]) else tensor.contiguous()).transpose(1, 2)
+
+
+def _window(causal: bool, window: int | None) -> dict[str, Any]:
+    if window is None:
+        return {"causal": causal, "window_size_left": None, "window_size_right": None}
+    return {"causal": False, "window_size_left": window - 1, "window_size_right": 0}
+
+
+def forward(q: Any, k: Any, v: Any, *, causal: bool, scale: float, window: int | None = None) -> tuple[Any, Any]:
+    """``(out, lse)`` of attention: out [B, Hq, Sq, D] like q, lse [B, Hq, Sq] f32 (natural log). One split: no race."""
+    from flash_attn.cute import interface  # type: ignore[import-not-found,unused-ignore]
+
+    rows = (_by_rows(tensor) for tensor in (q, k, v))
+    out, lse, *_ = interface._flash_attn_fwd(*rows, softmax_scale=scale, return_lse=True, **_window(causal, window))
+    return out.transpose(1, 2), lse
+
+
+def backward(
+    q: Any, k: Any, v: Any, out: Any, lse: Any, grad_out: Any, *,
+    causal: bool, scale: float, window: int | None = None, rule: str = "exact",
+) -> tuple[Any, Any, Any]:  # fmt: skip
+    """``(dq, dk, dv)`` like q, k, v [B, H, S, D] bf16; ``lse`` must be that of q and k.
+
+    ``rule`` is how sums shared by several tiles are added: "atomic" in arrival order, "ordered" by flash-attn-4's semaphores,
+    "exact" in arrival order without rounding. Raises ``ValueError`` for another rule or dtype.
+    """
+    from flash_attn.cute import interface
+
+    if rule not in probe.RULES:
+        raise ValueError(f"rule {rule!r}: one of {', '.join(probe.RULES)}")
+    if str(q.dtype) != "torch.bfloat16":
+        raise ValueError(f"flash-attn-4's hooks take bfloat16, not {q.dtype}")
+    rows = [_by_rows(tensor) for tensor in (q, k, v, out, grad_out)]
+    if rule == "exact":
+        gradients = _exact(rows, lse.contiguous(), scale, _window(causal, window))
+    else:
+        ordered = rule == "ordered"
+        gradients = interface._flash_attn_bwd(
+            *rows, lse, softmax_scale=scale, deterministic=ordered, **_window(causal, window)
+        )  # fmt: skip
+    dq, dk, dv = (gradient.transpose(1, 2) for gradient in gradients)
+    return dq, dk, dv
+
+
+@lru_cache(maxsize=256)
+def _plan(dim: int, group: int, causal: bool, left: int | None, right: int | None) -> tuple[Any, dict[str, Any], tuple[Any, ...]]:
+    """flash-attn-4's own tile sizes, the arguments of its kernel, and causal/window as it resolves them."""
+    from flash_attn.cute import interface
+
+    causal, local, left, right = interface._resolve_causal_local_window(causal, left, right)
+    config = interface._tile_size_bwd_sm90(dim, dim, causal, local)
+    arguments = dict(
+        head_dim=dim,
+        head_dim_v=dim,
+        qhead_per_kvhead=group,
+        is_causal=causal,
+        is_local=local,
+        tile_m=config.m_block_size,
+        tile_n=config.n_block_size,
+        Q_stage=config.num_stages_Q,
+        dO_stage=config.num_stages_dO,
+        PdS_stage=config.num_stages_PdS,
+        num_threads=(config.num_wg + 1) * 128,
+        dQ_single_wg=config.dQ_single_wg,
+        **{name: getattr(config, name) for name in ("SdP_swapAB", "dKV_swapAB", "dQ_swapAB")},
+        **{name: getattr(config, name) for name in ("AtomLayoutMSdP", "AtomLayoutNdKV", "AtomLayoutMdQ")},
+    )
+    return config, arguments, (left, right)
+
+
+def _exact(rows: list[Any], lse: Any, scale: float, mask: dict[str, Any]) -> tuple[Any, Any, Any]:
+    """Prepares C and the sums, runs the hooked kernel, adds what was kept aside, converts with flash-attn-4's own kernel."""
+    import torch
+    from flash_attn.cute import interface
+    from flash_attn.cute.utils import AuxData  # type: ignore[import-not-found,unused-ignore]
+
+    from . import kernels
+
+    q, k, v, out, grad = rows
+    batch, q_rows, heads, dim = q.shape
+    kv_rows, kv_heads = k.shape[1:3]
+    group = heads // kv_heads
+    config, arguments, edges = _plan(dim, group, mask["causal"], mask["window_size_left"], mask["window_size_right"])
+    padded = -(-q_rows // config.m_block_size) * config.m_block_size
+    by_head = [tensor.transpose(1, 2) for tensor in (q, k, v, out, grad)]
+    delta, lse2, constants, dq_sum = kernels.prepare(by_head[1], by_head[2], by_head[3], lse, by_head[4], padded)
+    dq, dk, dv = (torch.empty_like(tensor) for tensor in (q, k, v))
+    auxiliary, sums = [constants], (dk, dv)
+    if group > 1:
+        window = None if mask["window_size_left"] is None else mask["window_size_left"] + 1
+        tiles, *sums = kernels.guess_tiles(by_head[0], by_head[2], by_head[4], mask["causal"], window)
+        shape = (batch, heads, sums[0].shape[2])
+        aside = [torch.empty(shape, dtype=torch.float32, device=q.device) for _ in range(2)]
+        flags = torch.empty((batch, heads, tiles.shape[2]), dtype=torch.int32, device=q.device)
+        auxiliary += [tiles, *aside, flags]
+    inputs = (q, k, v, grad, lse2, delta, dq_sum, *sums)
+    kernel = _kernel(inputs, auxiliary, scale, arguments, edges)
+    kernel(*inputs, scale, None, None, None, None, *edges, None, None, None, AuxData(auxiliary, None), None, None)
+    convert = _converter(interface, q, dim, config)
+    convert(dq_sum, dq, scale, config.m_block_size, 128 if config.dQ_single_wg else config.num_wg * 128, "MdQ", "dQ")
+    if group > 1:
+        kernels.add_aside(*sums, *aside, flags, group)
+        convert(sums[0], dk, scale, config.n_block_size, config.num_wg * 128, "NdKV", "dKV")
+        convert(sums[1], dv, 1.0, config.n_block_size, config.num_wg * 128, "NdKV", "dKV")
+    return dq, dk, dv
+
+
+def _converter(interface: Any, q: Any, dim: int, config: Any) -> Any:
+    """flash-attn-4's conversion of a float32 sum to the gradient."""
+    arch, dtype = interface._get_device_arch(), interface.torch2cute_dtype_map[q.dtype]
+
+    def convert(total: Any, gradient: Any, scale: float, block: int, threads: int, layout: str, product: str) -> None:
+        interface._bwd_postprocess_convert(
+            total, gradient, scale, None, None, arch, dtype, dim, block, threads,
+            getattr(config, f"AtomLayout{layout}"), getattr(config, f"{product}_swapAB"),
+            hdim_multiple_of=64 if config.dKV_swapAB else 32, fake_mode=interface.is_fake_mode(),
+        )  # fmt: skip
+
+    return convert
+
+
+def _kernel(inputs: tuple[Any, ...], auxiliary: list[Any], scale: float, arguments: dict[str, Any], edges: tuple[Any, ...]) -> Any:
+    """The hooked kernel, compiled once per shape class: a single block of rows has a layout of its own."""
+    q, k = inputs[:2]
+    single = (q.shape[1] <= arguments["tile_m"], k.shape[1] <= arguments["tile_n"])
+    key = (str(q.dtype), q.device, single, edges[0] is None, *arguments.values())
+    if key not in _compiled:
+        _compiled[key] = _compile(inputs, auxiliary, scale, arguments, edges)
+    return _compiled[key]
+
+
+def _compile(inputs: tuple[Any, ...], auxiliary: list[Any], scale: float, arguments: dict[str, Any], edges: tuple[Any, ...]) -> Any:
+    import cutlass.cute as cute  # type: ignore[import-not-found,unused-ignore]
+    from flash_attn.cute import interface
+    from flash_attn.cute.utils import AuxData
+
+    from . import sm90
+
+    tensors = [interface.to_cute_tensor(tensor) for tensor in inputs]
+    extra = AuxData([interface.to_cute_tensor(tensor) for tensor in auxiliary], None)
+    stream = cute.runtime.make_fake_stream(use_tvm_ffi_env_stream=True)
+    kernel = sm90.ExactBackward(interface.torch2cute_dtype_map[inputs[0].dtype], **arguments)
+    return cute.compile(
+        kernel, *tensors, scale, None, None, None, None, *edges, None, None, None, extra, None, None, stream,
+        options="--enable-tvm-ffi",
+    )  # fmt: skip
