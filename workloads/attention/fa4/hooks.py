@@ -10,14 +10,18 @@ from typing import Any
 
 from . import probe
 
+Tensors = tuple[Any, ...]
+Edges = tuple[int | None, int | None]  # of the window, as flash-attn-4 resolves them
+
 NAMES = ("fa4", "fa4_ordered", "fa4_exact")
 _compiled: dict[tuple[Any, ...], Any] = {}
 
 
 def _by_rows(tensor: Any) -> Any:
     """[B, H, S, D] as the [B, S, H, D] that flash-attn-4 takes, copied only if it could not be read as it is."""
-    aligned = tensor.stride(-1) == 1 and tensor.data_ptr() % 16 == 0
-    return (tensor if aligned and all(s > 0 and s % 8 == 0 for s in tensor.stride()[:3]) else tensor.contiguous()).transpose(1, 2)
+    steps_fit = all(step > 0 and step % 8 == 0 for step in tensor.stride()[:3])
+    fits = tensor.stride(-1) == 1 and tensor.data_ptr() % 16 == 0 and steps_fit
+    return (tensor if fits else tensor.contiguous()).transpose(1, 2)
 
 
 def _window(causal: bool, window: int | None) -> dict[str, Any]:
@@ -63,7 +67,7 @@ def backward(
 
 
 @lru_cache(maxsize=256)
-def _plan(dim: int, group: int, causal: bool, left: int | None, right: int | None) -> tuple[Any, dict[str, Any], tuple[Any, ...]]:
+def _plan(dim: int, group: int, causal: bool, left: int | None, right: int | None) -> tuple[Any, dict[str, Any], Edges]:
     """flash-attn-4's own tile sizes, the arguments of its kernel, and causal/window as it resolves them."""
     from flash_attn.cute import interface
 
@@ -98,30 +102,30 @@ def _exact(rows: list[Any], lse: Any, scale: float, mask: dict[str, Any]) -> tup
 
     q, k, v, out, grad = rows
     batch, q_rows, heads, dim = q.shape
-    kv_rows, kv_heads = k.shape[1:3]
+    kv_heads = k.shape[2]
     group = heads // kv_heads
     config, arguments, edges = _plan(dim, group, mask["causal"], mask["window_size_left"], mask["window_size_right"])
     padded = -(-q_rows // config.m_block_size) * config.m_block_size
     by_head = [tensor.transpose(1, 2) for tensor in (q, k, v, out, grad)]
     delta, lse2, constants, dq_sum = kernels.prepare(by_head[1], by_head[2], by_head[3], lse, by_head[4], padded)
     dq, dk, dv = (torch.empty_like(tensor) for tensor in (q, k, v))
-    auxiliary, sums = [constants], (dk, dv)
+    auxiliary, dk_sum, dv_sum = [constants], dk, dv
     if group > 1:
         window = None if mask["window_size_left"] is None else mask["window_size_left"] + 1
-        tiles, *sums = kernels.guess_tiles(by_head[0], by_head[2], by_head[4], mask["causal"], window)
-        shape = (batch, heads, sums[0].shape[2])
+        tiles, dk_sum, dv_sum = kernels.guess_tiles(by_head[0], by_head[2], by_head[4], mask["causal"], window)
+        shape = (batch, heads, dk_sum.shape[2])
         aside = [torch.empty(shape, dtype=torch.float32, device=q.device) for _ in range(2)]
         flags = torch.empty((batch, heads, tiles.shape[2]), dtype=torch.int32, device=q.device)
         auxiliary += [tiles, *aside, flags]
-    inputs = (q, k, v, grad, lse2, delta, dq_sum, *sums)
+    inputs = (q, k, v, grad, lse2, delta, dq_sum, dk_sum, dv_sum)
     kernel = _kernel(inputs, auxiliary, scale, arguments, edges)
     kernel(*inputs, scale, None, None, None, None, *edges, None, None, None, AuxData(auxiliary, None), None, None)
     convert = _converter(interface, q, dim, config)
     convert(dq_sum, dq, scale, config.m_block_size, 128 if config.dQ_single_wg else config.num_wg * 128, "MdQ", "dQ")
     if group > 1:
-        kernels.add_aside(*sums, *aside, flags, group)
-        convert(sums[0], dk, scale, config.n_block_size, config.num_wg * 128, "NdKV", "dKV")
-        convert(sums[1], dv, 1.0, config.n_block_size, config.num_wg * 128, "NdKV", "dKV")
+        kernels.add_aside(dk_sum, dv_sum, aside[0], aside[1], flags, group)
+        convert(dk_sum, dk, scale, config.n_block_size, config.num_wg * 128, "NdKV", "dKV")
+        convert(dv_sum, dv, 1.0, config.n_block_size, config.num_wg * 128, "NdKV", "dKV")
     return dq, dk, dv
 
 
@@ -139,7 +143,7 @@ def _converter(interface: Any, q: Any, dim: int, config: Any) -> Any:
     return convert
 
 
-def _kernel(inputs: tuple[Any, ...], auxiliary: list[Any], scale: float, arguments: dict[str, Any], edges: tuple[Any, ...]) -> Any:
+def _kernel(inputs: Tensors, auxiliary: list[Any], scale: float, arguments: dict[str, Any], edges: Edges) -> Any:
     """The hooked kernel, compiled once per shape class: a single block of rows has a layout of its own."""
     q, k = inputs[:2]
     single = (q.shape[1] <= arguments["tile_m"], k.shape[1] <= arguments["tile_n"])
@@ -149,7 +153,7 @@ def _kernel(inputs: tuple[Any, ...], auxiliary: list[Any], scale: float, argumen
     return _compiled[key]
 
 
-def _compile(inputs: tuple[Any, ...], auxiliary: list[Any], scale: float, arguments: dict[str, Any], edges: tuple[Any, ...]) -> Any:
+def _compile(inputs: Tensors, auxiliary: list[Any], scale: float, arguments: dict[str, Any], edges: Edges) -> Any:
     import cutlass.cute as cute  # type: ignore[import-not-found,unused-ignore]
     from flash_attn.cute import interface
     from flash_attn.cute.utils import AuxData

@@ -72,7 +72,8 @@ def _survey(
 def _guess_tiles(
     q, v, grad, constants, dk, dv, q_rows, rows, padded, tiles, heads, window, q_batch, q_head, q_row,
     v_batch, v_head, v_row, g_batch, g_head, g_row,
-    GROUP: tl.constexpr, CAUSAL: tl.constexpr, SAMPLES: tl.constexpr, TILE: tl.constexpr, HEADROOM: tl.constexpr, D: tl.constexpr,
+    GROUP: tl.constexpr, CAUSAL: tl.constexpr, SAMPLES: tl.constexpr, TILE: tl.constexpr, HEADROOM: tl.constexpr,
+    D: tl.constexpr,
 ):  # fmt: skip
     """C of one kv tile for dK and dV, from the size that diffuse attention to random data would give; clears their sums.
 

@@ -1,4 +1,4 @@
-"""Can flash-attn-4's SM90 kernels, as shipped and hooked, run here? Says why not; imports neither torch nor flash-attn-4 to know.
+"""Can flash-attn-4's SM90 kernels, as shipped and hooked, run here? Says why not, without importing torch or flash-attn-4.
 
 The hook reaches into one method of one release, so nothing but the release it was written for will do: the versions are
 compared exactly, and the sources of the methods it builds on are hashed. Anything else is unsupported, never a fallback.
@@ -45,7 +45,7 @@ DIGEST = "090748fd600094f0"
 def unsupported(
     device: str, *, dim: int, heads: int, kv_heads: int, q_len: int, kv_len: int, causal: bool, window: int | None, rule: str
 ) -> str:
-    """Why attention of this shape (heads × q_len × dim against kv_heads × kv_len × dim) can't run so on ``device``; "" if it can.
+    """Why attention of heads × q_len × dim against kv_heads × kv_len × dim can't run so on ``device``; "" if it can.
 
     ``window`` is the number of keys a query sees at most and implies ``causal``.
     """
@@ -76,7 +76,7 @@ def packages() -> str:
     except (OSError, LookupError, SyntaxError) as problem:
         return f"flash-attn-4 {found['flash-attn-4']} does not hold what the hook builds on: {problem}"
     if seen != DIGEST:
-        return f"the installed flash-attn-4 or quack-kernels differs from the release {wanted[0]} (sources {seen}, not {DIGEST})"
+        return f"the sources of flash-attn-4 or quack-kernels are not those of {', '.join(wanted)} ({seen}, not {DIGEST})"
     return ""
 
 
@@ -106,7 +106,7 @@ def digest() -> str:
 
 
 def workspace(rule: str, *, batch: int, heads: int, kv_heads: int, q_len: int, kv_len: int, dim: int) -> int:
-    """Bytes of the backward beyond its inputs and gradients: float32 sums, two or three numbers per row, order or room aside."""
+    """Bytes of the backward beyond its inputs and gradients: float32 sums, numbers per row, semaphores or room aside."""
     rows = -(-q_len // 128) * 128  # at most: the tile has 64, 80 or 128 rows
     tiles = -(-kv_len // 128)
     total = 4 * batch * heads * rows * (dim + 2)
@@ -145,5 +145,6 @@ def _place(tree: ast.Module, name: str, path: str) -> tuple[int, int]:
         if not inside:
             raise LookupError(f"{path} has no {name}")
         node = inside[-1]
-    assert isinstance(node, (ast.FunctionDef, ast.ClassDef))
-    return node.lineno, node.end_lineno or node.lineno
+    if not isinstance(node, (ast.FunctionDef, ast.ClassDef)) or node.end_lineno is None:
+        raise LookupError(f"{name} in {path} is neither a function nor a class")
+    return node.lineno, node.end_lineno

@@ -38,7 +38,7 @@ EPILOGUE = _places(FlashAttentionBackwardSm90.epilogue_dKV)
 
 @cute.jit
 def any_thread(condition: Boolean, barrier: cutlass.Constexpr[int], threads: cutlass.Constexpr[int]) -> Boolean:
-    """Does ``condition`` hold in any of the ``threads`` that meet at this barrier?"""
+    """Whether ``condition`` holds in any of the ``threads`` that meet at this barrier."""
     found = cute.arch.inline_ptx(
         "{{ .reg .pred p; setp.ne.s32 p, {$r0}, 0; bar.red.or.pred p, "
         + f"{barrier}, {threads}"
@@ -119,9 +119,8 @@ class ExactBackward(FlashAttentionBackwardSm90):  # type: ignore[misc,unused-ign
         tile = cute.local_tile(rows, (self.tile_m,), (m_block,))
         column = cute.make_tensor(tile.iterator, cute.make_layout((self.tile_m, 1), stride=(1, self.tile_m)))
         thread = tiled_mma.get_slice(cute.arch.thread_idx()[0] - 128)
-        mine = layout_utils.mma_partition_C_vec(
-            column, thread, expand_shape=self.tile_hdim, is_colvec=not self.dQ_swapAB
-        )[None, 0]
+        by_rows = not self.dQ_swapAB
+        mine = layout_utils.mma_partition_C_vec(column, thread, expand_shape=self.tile_hdim, is_colvec=by_rows)[None, 0]
         constants = cute.make_rmem_tensor(mine.shape, Float32)
         cute.autovec_copy(mine, constants)
         return constants
