@@ -94,6 +94,7 @@ class Recorder:
             if self._open or self._thread not in (None, threading.get_ident()):
                 return None
             if not self._steps:
+                self._create()
                 _at_process_end(self)
             event = _event()
             if self._untimed():
@@ -162,8 +163,6 @@ class Recorder:
             return
         self._lines = []
         try:
-            if self._file < 0:
-                lines.insert(0, self._create())
             if self._sealed_at >= 0:
                 os.ftruncate(self._file, self._sealed_at)
                 self._sealed_at = -1
@@ -173,7 +172,7 @@ class Recorder:
 
     def _seal(self, last: str) -> None:
         """Writes the last line, in place of an earlier one."""
-        if self._broken or self._file < 0:
+        if self._broken:
             return
         try:
             if self._sealed_at >= 0:
@@ -184,16 +183,19 @@ class Recorder:
         except OSError as error:
             self._give_up(error)
 
-    def _create(self) -> str:
-        """Makes the file; its first line. Raises ``OSError``."""
-        self._folder.mkdir(parents=True, exist_ok=True)
+    def _create(self) -> None:
+        """Makes the file with its first line: from now on a death is seen."""
         rank = this_rank()
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND
         try:
-            self._file = os.open(self._folder / f"rank-{rank.rank}.jsonl", flags, 0o644)
-        except FileExistsError:
-            self._file = os.open(self._folder / f"rank-{rank.rank}-{os.getpid()}.jsonl", flags, 0o644)
-        return json.dumps({"schema": SCHEMA, **rank._asdict(), "pid": os.getpid()})
+            self._folder.mkdir(parents=True, exist_ok=True)
+            try:
+                self._file = os.open(self._folder / f"rank-{rank.rank}.jsonl", flags, 0o644)
+            except FileExistsError:
+                self._file = os.open(self._folder / f"rank-{rank.rank}-{os.getpid()}.jsonl", flags, 0o644)
+            _write_all(self._file, [json.dumps({"schema": SCHEMA, **rank._asdict(), "pid": os.getpid()})])
+        except OSError as error:
+            self._give_up(error)
 
     def _give_up(self, error: OSError) -> None:
         self._broken = True

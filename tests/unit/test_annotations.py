@@ -458,6 +458,13 @@ for batch in perfgate.steps([1, 2, 3]):
     assert [0, 1] == [line["step"] for line in lines[1:]]
 
 
+def test_a_process_killed_in_its_first_step_was_there(tmp_path):
+    python("import os, signal, perfgate\nwith perfgate.range('step'):\n    os.kill(os.getpid(), signal.SIGKILL)", tmp_path)
+    lines = [json.loads(line) for line in (tmp_path / "rank-0.jsonl").read_text().splitlines()]
+
+    assert [0] == [line["rank"] for line in lines]
+
+
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_every_process_of_a_launcher_writes_its_own_steps_once(tmp_path, method):
     program = tmp_path / "program.py"
