@@ -27,7 +27,7 @@ def run_options(recipe: str, size: str, arguments: Sequence[str] = (), *, gpu: b
 
     Raises :class:`UsageError` for a recipe or a size that is none.
     """
-    module("recipes.sizes").size_of(recipe, size)
+    _shapes(recipe, size)
     command = [sys.executable, "-m", "perfgate", "recipe", recipe, "--size", size, "--steps", str(STEPS), *arguments]
     options: dict[str, Any] = {
         "command": command,
@@ -39,6 +39,21 @@ def run_options(recipe: str, size: str, arguments: Sequence[str] = (), *, gpu: b
     if gpu and size != "tiny":  # the recipes' budgets are of whole steps on a GPU
         options["thresholds"] = str(bundled_folder("thresholds") / "recipes" / f"{recipe}.toml")
     return options
+
+
+def _shapes(recipe: str, size: str) -> Any:
+    try:
+        return module("recipes.sizes").size_of(recipe, size)
+    except ValueError as error:
+        raise UsageError(str(error), "`perfgate recipe --help`") from None
+
+
+def _kernels(shapes: Any, arm: str, chosen: Mapping[str, str]) -> dict[str, str]:
+    try:
+        kernels: dict[str, str] = module("recipes.table").kernels_of(shapes, arm, chosen)
+    except ValueError as error:
+        raise UsageError(str(error), "workloads/recipes/table.py holds them all") from None
+    return kernels
 
 
 def arm_and_mode(arm: str | None, environ: Mapping[str, str]) -> tuple[str, Mode]:
@@ -84,8 +99,7 @@ def train(
     GPU, tiny on a CPU. The kernels also go to ``run_dir``/kernels.json, the scalars below ``metrics``.
     Raises :class:`UsageError` for names that are none and :class:`ContractError` for an environment that breaks the contract.
     """
-    sizes, table = module("recipes.sizes"), module("recipes.table")
-    sizes.size_of(recipe, size or "tiny")
+    _shapes(recipe, size or "tiny")
     if metrics is not None and metrics.is_dir() and any(metrics.iterdir()):
         raise UsageError(f"{metrics} holds files already: two runs' scalars would mix", "name a new folder")
     if device not in ("auto", "cpu") and not device.isdecimal():
@@ -94,8 +108,8 @@ def train(
     if place == "cpu":
         os.environ.setdefault("TRITON_INTERPRET", "1")  # read when triton is imported
     size = size or ("tiny" if place == "cpu" else "h200")
-    shapes = sizes.size_of(recipe, size)
-    used = table.kernels_of(shapes, arm, kernels)
+    shapes = _shapes(recipe, size)
+    used = _kernels(shapes, arm, kernels)
     filling = ", new memory filled" if memory_fill else ""
     told(f"recipe {recipe}, size {size}, arm {arm} ({mode} mode{filling}), {steps} steps on {place}, seed {seed}")
     for op, kernel in used.items():

@@ -89,3 +89,9 @@ def test_a_folder_with_another_runs_scalars_is_refused(tmp_path):
 def test_a_device_that_is_none_is_refused():
     with pytest.raises(UsageError, match="no device 'gpu'"):
         trained(device="gpu")
+
+
+@pytest.mark.parametrize("wrong", [{"arm": "fast"}, {"kernels": {"combine": "triton.gather"}}])
+def test_an_arm_or_kernel_that_is_none_is_a_bad_request(wrong):
+    with pytest.raises(UsageError, match=r"no arm 'fast': arms are|no op 'combine': it has"):
+        trained(**wrong)

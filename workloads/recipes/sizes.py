@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from perfgate.errors import UsageError
-
 RECIPES = ("dense", "moe", "hybrid")
 
 
@@ -110,9 +108,9 @@ SIZES = {"h200": _H200, "tiny": _TINY}
 
 
 def size_of(recipe: str, size: str) -> Size:
-    """The shapes of ``recipe`` at ``size``. Raises :class:`UsageError` for names that are none."""
+    """The shapes of ``recipe`` at ``size``. Raises ``ValueError`` for names that are none."""
     if size not in SIZES:
-        raise UsageError(f"no size {size!r}", f"sizes are {', '.join(SIZES)}")
+        raise ValueError(f"no size {size!r}: sizes are {', '.join(SIZES)}")
     if recipe not in RECIPES:
-        raise UsageError(f"no recipe {recipe!r}", f"recipes are {', '.join(RECIPES)}")
+        raise ValueError(f"no recipe {recipe!r}: recipes are {', '.join(RECIPES)}")
     return SIZES[size][recipe]

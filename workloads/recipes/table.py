@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from perfgate.errors import UsageError
-
 from .sizes import Size
 
 ARMS = ("default", "deterministic", "champion")
@@ -50,19 +48,19 @@ OPTIONS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
 def kernels_of(size: Size, arm: str, chosen: Mapping[str, str] | None = None) -> dict[str, str]:
     """Op -> kernel, for the ops that a recipe of this size has. ``chosen`` replaces some, by name.
 
-    Raises :class:`UsageError` for an arm, an op or a kernel that is none, or that the arm may not use.
+    Raises ``ValueError`` for an arm, an op or a kernel that is none, or that the arm may not use.
     """
     if arm not in ARMS:
-        raise UsageError(f"no arm {arm!r}", f"arms are {', '.join(ARMS)}")
+        raise ValueError(f"no arm {arm!r}: arms are {', '.join(ARMS)}")
     column = ARMS.index(arm)
     wanted = [*ALWAYS, *(op for part in dict.fromkeys((*size.mixers, size.feed_forward)) for op in OPS_OF[part])]
     kernels = {op: row[column] for op, row in TABLE.items() if op in wanted}
     for op, kernel in (chosen or {}).items():
         if op not in kernels:
-            raise UsageError(f"this recipe has no op {op!r}", f"it has {', '.join(kernels)}")
+            raise ValueError(f"this recipe has no op {op!r}: it has {', '.join(kernels)}")
         optional = [name for name, arms in OPTIONS.get(op, {}).items() if arm in arms]
         possible = list(dict.fromkeys((kernels[op], *optional)))
         if kernel not in possible:
-            raise UsageError(f"arm {arm} has no kernel {kernel!r} for {op}", f"it has {', '.join(possible)}")
+            raise ValueError(f"arm {arm} has no kernel {kernel!r} for {op}: it has {', '.join(possible)}")
         kernels[op] = kernel
     return kernels
