@@ -1,4 +1,4 @@
-"""Attention and its gradient in plain torch, in the dtype of the inputs (float64: the reference), one head and block of queries at a time."""
+"""Attention and its gradient in plain torch, in the dtype of the inputs (float64: the reference), one head at a time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ BLOCK = 2048  # queries at a time, so that 16384 × 16384 scores never exist at 
 
 
 def mask(first: int, last: int, q_len: int, kv_len: int, causal: bool, window: int | None, device: Any) -> torch.Tensor | None:
-    """[last − first, kv_len] bool of what queries ``first`` .. ``last`` − 1 see; None: everything. Aligned at the bottom right."""
+    """What queries ``first`` .. ``last`` − 1 see, [last − first, kv_len] bool, aligned at the bottom right; None: all."""
     if not causal and window is None:
         return None
     queries = torch.arange(first, last, device=device)[:, None] + kv_len - q_len
@@ -35,7 +35,7 @@ def _probabilities(
 def forward(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool, scale: float, window: int | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """out [B, Hq, Sq, D] and lse [B, Hq, Sq] of q [B, Hq, Sq, D] and k, v [B, Hkv, Sk, D]."""
+    """Output [B, Hq, Sq, D] and lse [B, Hq, Sq] of q [B, Hq, Sq, D] and k, v [B, Hkv, Sk, D]."""
     out, lse = torch.empty_like(q), torch.empty(q.shape[:3], dtype=q.dtype, device=q.device)
     group = q.shape[1] // k.shape[1]
     for b in range(q.shape[0]):
@@ -50,9 +50,16 @@ def forward(
 
 
 def backward(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, grad_out: torch.Tensor, *, causal: bool, scale: float, window: int | None = None
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    grad_out: torch.Tensor,
+    *,
+    causal: bool,
+    scale: float,
+    window: int | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """dq, dk, dv."""
+    """Gradients dq, dk, dv."""
     dq, dk, dv = torch.empty_like(q), torch.zeros_like(k), torch.zeros_like(v)
     group = q.shape[1] // k.shape[1]
     for b in range(q.shape[0]):
@@ -78,7 +85,8 @@ class _Plain(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad_out: torch.Tensor) -> Any:
-        return (*backward(*ctx.saved_tensors, grad_out, **ctx.rule), None, None, None)
+        q, k, v = ctx.saved_tensors
+        return (*backward(q, k, v, grad_out, **ctx.rule), None, None, None)
 
 
 def attention(

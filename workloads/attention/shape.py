@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 ROWS = 128  # statistics per query are padded to whole blocks of this many rows, whatever a kernel's own block is
-SURVEYED = 128  # keys per block whose largest magnitudes the forward hands on
+SURVEYED = 64  # keys per block whose largest magnitudes the forward hands on, at least
 DIMENSIONS = (64, 128)
 
 
@@ -30,7 +30,7 @@ def visible_pairs(q_len: int, kv_len: int, causal: bool, window: int | None) -> 
 
 
 def statistics_bytes(batch: int, heads: int, kv_heads: int, q_len: int, kv_len: int) -> int:
-    """What the forward keeps for the backward beside its output: log-sum-exp, query norms, and the survey of keys and values."""
+    """What the forward keeps for the backward beside its output: log-sum-exp, query norms, survey of keys and values."""
     return 8 * batch * heads * padded(q_len) + 12 * batch * kv_heads * surveyed_blocks(kv_len)
 
 

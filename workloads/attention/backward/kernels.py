@@ -91,7 +91,7 @@ def _key_blocks(
     D: tl.constexpr, M: tl.constexpr, N: tl.constexpr, GROUP: tl.constexpr, CAUSAL: tl.constexpr, WINDOWED: tl.constexpr,
     MASKED: tl.constexpr, RULE: tl.constexpr, BULK: tl.constexpr, TOGETHER: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """dK and dV of one block of keys, and its contributions to dQ by ``RULE``; all tensors by descriptor (``total`` only if BULK)."""
+    """One block of keys: its dK, dV, and contributions to dQ by ``RULE``; tensors by descriptor (``total`` only if BULK)."""
     blocks = tl.cdiv(kv_len, N)
     # heads in bundles, so that what runs together shares queries in the cache; within a bundle long programs come first
     owners = tl.num_programs(0) // blocks
@@ -157,23 +157,20 @@ def _finish(
     total, quantum, dq, dq_b, dq_h, dq_s, heads, q_len, q_padded, scale,
     D: tl.constexpr, M: tl.constexpr, RULE: tl.constexpr,
 ):  # fmt: skip
-    """dQ from its sum, which lies transposed: [D, M] per block of queries."""
+    """From its sum, which lies transposed ([D, M] per block of queries), to dQ."""
     head = tl.program_id(1).to(tl.int64)
     rows = tl.program_id(0) * M + tl.arange(0, M)
     columns = tl.arange(0, D)
     cell = head * q_padded * D + tl.program_id(0) * M * D
     value = tl.load(total + cell + columns[:, None] * M + tl.arange(0, M)[None, :]).to(tl.float32)
-    if RULE == 2:
-        value = value * tl.load(quantum + head * q_padded + rows)[None, :]
-    else:
-        value = value * scale
+    value = value * (tl.load(quantum + head * q_padded + rows)[None, :] if RULE == 2 else scale)
     place = dq + head // heads * dq_b + head % heads * dq_h + rows[:, None] * dq_s + columns[None, :]
     tl.store(place, value.T.to(dq.dtype.element_ty), mask=(rows < q_len)[:, None])
 
 
 @triton.jit(do_not_specialize=SIZES)
 def _query_blocks(
-    q, k, v, grad_out, dq, lse2, delta, heads, kv_heads, q_len, kv_len, q_padded, window, scale,
+    q, k, v, grad_out, dq, lse2, delta, heads, q_len, kv_len, q_padded, window, scale,
     D: tl.constexpr, M: tl.constexpr, N: tl.constexpr, GROUP: tl.constexpr, CAUSAL: tl.constexpr, WINDOWED: tl.constexpr,
     MASKED: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
@@ -241,7 +238,7 @@ def backward(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor, lse: torch.Tensor, grad_out: torch.Tensor, *,
     causal: bool, scale: float, window: int | None = None, rule: str = "exact", survey: Survey | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
-    """dq, dk, dv of :func:`~..forward.kernels.forward`, whose ``out`` and ``lse`` are given; ``rule`` exact, atomic or two_pass.
+    """Gradients dq, dk, dv of the forward whose ``out`` and ``lse`` are given; ``rule`` is exact, atomic or two_pass.
 
     ``survey`` is the forward's; without it the exact rule takes it in a pass of its own. grad_out like out. Nothing waits for
     the host. Workspace: ``shape.backward_bytes``. Bits of "exact" and "two_pass" depend on the inputs alone.
@@ -285,7 +282,7 @@ def backward(
     rows, keys = second["M"], second["N"]
     _query_blocks[(triton.cdiv(q_len, rows), batch * heads)](
         tiles(q, rows), tiles(k, keys), tiles(v, keys), tiles(grad_out, rows), tiles(dq, rows), lse2, delta,
-        heads, kv_heads, q_len, kv_len, q_padded, window or 0, scale,
+        heads, q_len, kv_len, q_padded, window or 0, scale,
         D=dim, GROUP=group, MASKED=causal or windowed or kv_len % keys != 0, **masks, **second,
     )  # fmt: skip
     return dq, dk, dv

@@ -1,7 +1,7 @@
 """Attention's forward: one program per block of queries walks over its keys with a running softmax; nothing is split or added.
 
-With ``SURVEY`` it also writes down what the backward's proof needs and what would cost a pass of its own there: the norm of every query,
-and of every block of keys the largest ‖V_j‖, |K_jd| and ‖K_j‖.
+With ``SURVEY`` it also writes down what the backward's proof needs and would have to read q, k and v once more for: the norm of
+every query, and of every block of keys the largest ‖V_j‖, |K_jd| and ‖K_j‖.
 """
 
 from __future__ import annotations
@@ -16,12 +16,14 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from ...blocks.configs import config_for
 from ..shape import padded
 
-
 SIZES = ("heads", "kv_heads", "q_len", "kv_len", "window", "key_blocks")  # one binary for all of them
 
 
 class Survey(NamedTuple):
-    """``norms`` [B·Hq, padded queries]: ‖q_i‖. ``reach`` [3, B·Hkv, key blocks]: largest ‖V_j‖, |K_jd|, ‖K_j‖ of each block. All f32."""
+    """Magnitudes in f32: ``norms`` [B·Hq, padded queries] are ‖q_i‖, ``reach`` [3, B·Hkv, key blocks] are maxima.
+
+    ``reach`` holds the largest ‖V_j‖, |K_jd| and ‖K_j‖ of each block; NaN where it holds NaN or Inf.
+    """
 
     norms: torch.Tensor
     reach: torch.Tensor
@@ -140,8 +142,10 @@ def _attend(
 
 
 @triton.jit(do_not_specialize=SIZES)
-def _survey(q, k, v, norms, reach, heads, kv_heads, q_len, q_padded, key_blocks,
-            D: tl.constexpr, M: tl.constexpr, N: tl.constexpr, GROUP: tl.constexpr):  # fmt: skip
+def _survey(
+    q, k, v, norms, reach, heads, kv_heads, q_padded, key_blocks,
+    D: tl.constexpr, M: tl.constexpr, N: tl.constexpr, GROUP: tl.constexpr,
+):  # fmt: skip
     """What ``_attend`` writes with SURVEY, for a forward that was another's."""
     query = tl.program_id(0) * M
     b, head = tl.program_id(1) // heads, tl.program_id(1) % heads
@@ -169,12 +173,19 @@ def described(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def forward(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool, scale: float, window: int | None = None, survey: bool = True
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    *,
+    causal: bool,
+    scale: float,
+    window: int | None = None,
+    survey: bool = True,
 ) -> tuple[torch.Tensor, torch.Tensor, Survey | None]:
     """Softmax(scale·q·kᵀ)·v, its log-sum-exp and, with ``survey``, the magnitudes that the exact backward needs.
 
-    q [B, Hq, Sq, D], k, v [B, Hkv, Sk, D], bf16 or f16, D 64 or 128. Query i sees keys j ≤ i + Sk − Sq if ``causal``, and of
-    these the last ``window``. Returns out like q, lse [B, Hq, Sq] f32 (natural; −inf where a row sees nothing: its output is 0).
+    q [B, Hq, Sq, D], k, v [B, Hkv, Sk, D], bf16 or f16, D 64 or 128. Query i sees keys j ≤ i + Sk − Sq if ``causal``, of
+    these the last ``window``. Returns out like q, lse [B, Hq, Sq] f32 (natural; −inf where a row sees nothing: then out is 0).
     """
     batch, heads, q_len, dim = q.shape
     kv_heads, kv_len = k.shape[1:3]
@@ -208,7 +219,7 @@ def survey_of(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Survey:
     norms = torch.empty((batch * heads, q_padded), dtype=torch.float32, device=q.device)
     found = Survey(norms, torch.empty((3, batch * kv_heads, key_blocks), dtype=torch.float32, device=q.device))
     _survey[(q_padded // rows, batch * heads)](
-        tiles(q, rows), tiles(k, keys), tiles(v, keys), *found, heads, kv_heads, q_len, q_padded, key_blocks,
+        tiles(q, rows), tiles(k, keys), tiles(v, keys), *found, heads, kv_heads, q_padded, key_blocks,
         D=dim, GROUP=heads // kv_heads, **options,
     )  # fmt: skip
     return found
