@@ -1,0 +1,249 @@
+"""What runs around the hooked kernel: quanta, judgement, second run, turns and fold; the scatter itself is played in numpy."""
+
+import numpy as np
+import pytest
+import torch
+
+from perfgate import discover
+
+KEYS, DIM, DIM_V, HEADS, QUERIES, TOPK = 70, 128, 64, 72, 5, 24
+
+
+def kernels():
+    return discover.module("dsa.cudnn.kernels")
+
+
+def shape():
+    return discover.module("dsa.cudnn.shape")
+
+
+def quantum():
+    return discover.module("dsa.cudnn.quantum")
+
+
+def stock():
+    return discover.module("dsa.backward.stock")
+
+
+def problem(device, rows=None, amplify=None, lengths=False):
+    """Inputs as ``dsa/backward`` makes them, in f16 to leave the bits of bf16 to the GPU tests."""
+    g = torch.Generator().manual_seed(11)
+    topk = torch.stack([torch.randperm(KEYS, generator=g)[:TOPK] for _ in range(QUERIES)]).int() if rows is None else rows
+    length = torch.tensor([TOPK, 7, 0, TOPK, 16], dtype=torch.int32) if lengths else None
+    q = torch.randn(QUERIES, HEADS, DIM, generator=g).half()
+    kv = torch.randn(KEYS, DIM, generator=g).half()
+    dout = torch.randn(QUERIES, HEADS, DIM_V, generator=g).half()
+    if amplify is not None:
+        dout = (dout.float() * amplify[:, None, None]).half()
+    out, lse = stock().forward(q, kv, stock().chosen_rows(topk, length, KEYS), DIM_V, DIM**-0.5)
+    x = {"q": q, "kv": kv, "topk": topk, "topk_length": length, "out": out, "lse": lse, "dout": dout}
+    return {name: one.to(device) if isinstance(one, torch.Tensor) else one for name, one in x.items()} | {"scale": DIM**-0.5}
+
+
+def memory(device, canary=0):
+    """Zeros for the accumulator and its tables between two strips of NaN."""
+    inside = (shape().sums_bytes(KEYS, DIM) + shape().tables_bytes(KEYS)) // 4
+    whole = torch.zeros(canary + inside + canary, device=device)
+    whole[:canary] = whole[canary + inside :] = float("nan")
+    return whole, whole[canary : canary + inside]
+
+
+def in_order(sums):
+    """The accumulator's rows with their columns put in order."""
+    places = [shape().place_of(column) for column in range(DIM)]
+    return sums.view(-1, DIM).cpu()[:KEYS, places]
+
+
+def arguments(x):
+    return [x[name] for name in ("q", "kv", "topk", "topk_length", "out", "lse", "dout", "scale")]
+
+
+def failed_everywhere(tables):
+    tables.units.fill_(2**24 + 1)
+
+
+def test_the_columns_of_a_group_of_sixteen_are_permuted_and_none_is_lost():
+    places = [shape().place_of(column) for column in range(576)]
+
+    assert list(range(576)) == sorted(places)
+    assert [0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15] == places[:16]
+    assert all(column // 16 == place // 16 for column, place in enumerate(places))
+
+
+def test_the_parts_fill_the_allocation_without_overlap(device):
+    _, inside = memory(device)
+    parts = kernels().tables(inside, KEYS, DIM)
+    for index, part in enumerate(parts):
+        part.fill_(index + 1)
+
+    assert [index + 1] * len(parts) == [int(part.unique()) for part in parts] if (index := 0) else True
+    assert all((part == index + 1).all() for index, part in enumerate(parts))
+    assert shape().rows(KEYS) == 128 == parts.units.shape[0]
+    end = (parts.failed.data_ptr() - inside.data_ptr()) // 4 + shape().BLOCK
+    assert inside.numel() == end
+
+
+@pytest.mark.parametrize("lengths", [False, True])
+@pytest.mark.parametrize("reach", [1.0, 3e-7, 0.0, float("nan"), float("inf"), -1.0, 1e30])
+def test_every_row_gets_the_constant_of_its_hits(reach, lengths, device):
+    x = problem(device, lengths=lengths)
+    x["topk"][0, 3] = -1
+    x["topk"][1, 0] = KEYS
+    _, inside = memory(device)
+    tables = kernels().tables(inside, KEYS, DIM)
+
+    kernels().choose_quanta(tables, x["topk"], x["topk_length"], torch.tensor([reach], device=device), KEYS, HEADS)
+
+    rows = stock().chosen_rows(x["topk"], x["topk_length"], KEYS).cpu()
+    hits = torch.bincount(rows[rows >= 0], minlength=128)
+    wanted = [quantum().bias(quantum().exponent_for(int(n), 1, quantum().f32(reach), 2)) for n in hits]
+    assert wanted == tables.constants.view(torch.float32).tolist()
+
+
+def test_only_one_query_in_every_so_many_is_counted(device, monkeypatch):
+    monkeypatch.setattr(shape(), "STRIDE", 2)
+    x = problem(device)
+    _, inside = memory(device)
+    tables = kernels().tables(inside, KEYS, DIM)
+
+    kernels().choose_quanta(tables, x["topk"], None, torch.tensor([1.0], device=device), KEYS, HEADS)
+
+    hits = torch.bincount(x["topk"][::2].reshape(-1).long().cpu(), minlength=128)
+    wanted = [quantum().bias(quantum().exponent_for(int(n), 2, 1.0, 2)) for n in hits]
+    assert wanted == tables.constants.view(torch.float32).tolist()
+
+
+def test_a_row_whose_certificate_fails_is_cleared_and_the_flag_raised(device):
+    whole, inside = memory(device, canary=64)
+    tables = kernels().tables(inside, KEYS, DIM)
+    tables.sums.fill_(1.0)
+    tables.units[3] = 2**24
+    tables.units[69] = 2**24 + 1
+
+    kernels().judge(tables, DIM)
+
+    cleared = (tables.sums.view(-1, DIM) == 0).all(dim=1).nonzero().flatten()
+    assert [69] == cleared.tolist()
+    assert 1 == int(tables.failed)
+    assert whole[:64].isnan().all() and whole[-64:].isnan().all()
+
+
+def test_nothing_is_cleared_and_no_second_run_starts_where_every_certificate_holds(device):
+    _, inside = memory(device)
+    tables = kernels().tables(inside, KEYS, DIM)
+    tables.sums.fill_(1.0)
+    tables.units.fill_(2**24)
+    before = inside.clone()
+
+    kernels().judge(tables, DIM)
+    kernels().add_again(tables, *arguments(problem(device)))
+
+    assert torch.equal(before.view(torch.int32), inside.view(torch.int32))
+
+
+@pytest.mark.parametrize("lengths", [False, True])
+def test_the_second_run_is_the_gradient(lengths, device):
+    x = problem(device, lengths=lengths)
+    x["topk"][0, 3] = -1
+    x["topk"][3, 5:] = -1
+    x["topk"][4] = -1
+    whole, inside = memory(device, canary=64)
+    tables = kernels().tables(inside, KEYS, DIM)
+    failed_everywhere(tables)
+
+    kernels().judge(tables, DIM)
+    kernels().add_again(tables, *arguments(x))
+
+    wanted = stock().backward({name: one.cpu() if torch.is_tensor(one) else one for name, one in x.items()}, torch.float64)[1]
+    actual = in_order(tables.sums)
+    error = float((actual.double() - wanted.double()).norm() / wanted.double().norm())
+    assert error < 2e-3
+    untouched = torch.ones(KEYS, dtype=torch.bool)
+    rows = stock().chosen_rows(x["topk"], x["topk_length"], KEYS).cpu()
+    untouched[rows[rows >= 0]] = False
+    assert untouched.any()
+    assert (actual[untouched].view(torch.int32) == 0).all()
+    assert (tables.sums.view(-1, DIM)[KEYS:] == 0).all()
+    assert whole[:64].isnan().all() and whole[-64:].isnan().all()
+
+
+DATA = {
+    "one row hit by every query, equal signs": {"rows": torch.tensor([[9] * TOPK] * QUERIES, dtype=torch.int32)},
+    "values over 12 decades": {"amplify": 10.0 ** torch.linspace(-7, 4, QUERIES)},
+    "one huge outlier": {"amplify": torch.tensor([1.0, 1.0, 1e4, 1.0, 1.0])},
+    "twice the same": {"rows": torch.tensor([[1, 2, 3, 4] * 6] * QUERIES, dtype=torch.int32)},
+}
+
+
+@pytest.mark.parametrize("name", DATA)
+def test_no_order_of_queries_changes_a_bit_of_the_second_run(name, device):
+    x = problem(device, **DATA[name])
+    order = torch.tensor([3, 1, 4, 0, 2], device=device)
+    shuffled = {key: x[key][order] if key in ("q", "topk", "out", "lse", "dout") else x[key] for key in x}
+    found = []
+    for one in (x, shuffled):
+        _, inside = memory(device)
+        tables = kernels().tables(inside, KEYS, DIM)
+        failed_everywhere(tables)
+        kernels().judge(tables, DIM)
+        kernels().add_again(tables, *arguments(one))
+        found.append(tables)
+
+    assert torch.equal(found[0].sums.view(torch.int32), found[1].sums.view(torch.int32))
+    assert torch.equal(found[0].counts, found[1].counts)
+    assert found[0].sums.isfinite().all()
+    rows = x["topk"].unique().cpu()
+    for row in rows.tolist():  # what is left is a multiple of the row's quantum, and within 24 bits of it
+        e = quantum().exponent_again(int(found[0].counts[row]), float(found[0].largest[row : row + 1].view(torch.float32)))
+        quanta = in_order(found[0].sums)[row].double() / quantum().quantum(e)
+        assert torch.equal(quanta, quanta.round())
+        assert quanta.abs().max() <= 2**24
+
+
+def test_only_failed_rows_are_added_again(device):
+    x = problem(device)
+    row = int(x["topk"][0, 0])
+    _, inside = memory(device)
+    tables = kernels().tables(inside, KEYS, DIM)
+    tables.units[row] = 2**25
+    tables.sums.fill_(5.0)
+
+    kernels().judge(tables, DIM)
+    kernels().add_again(tables, *arguments(x))
+
+    rest = [other for other in range(KEYS) if other != row]
+    assert (in_order(tables.sums)[rest] == 5.0).all()
+    assert (in_order(tables.sums)[row] != 5.0).all()
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_value_that_is_not_finite_reaches_its_own_rows_only(value, device):
+    x = problem(device)
+    x["dout"][2, 0, 0] = value
+    _, inside = memory(device)
+    tables = kernels().tables(inside, KEYS, DIM)
+    failed_everywhere(tables)
+
+    kernels().judge(tables, DIM)
+    kernels().add_again(tables, *arguments(x))
+
+    spoilt = ~in_order(tables.sums).isfinite().all(dim=1)
+    wanted = torch.zeros(KEYS, dtype=torch.bool)
+    wanted[x["topk"][2].long().cpu()] = True
+    assert torch.equal(wanted, spoilt)
+
+
+@pytest.mark.parametrize("slices", [1, 3, 7])
+def test_slices_are_folded_in_ascending_order_bit_for_bit(slices, device):
+    size = 5000
+    memory = torch.randn(slices * size + 8, generator=torch.Generator().manual_seed(5)).to(device)
+    parts = memory[: slices * size].view(slices, size).cpu().numpy().copy()
+    behind = memory[size:].clone()
+
+    kernels().fold(memory, size, slices)
+
+    total = parts[0]
+    for part in parts[1:]:
+        total = np.add(total, part, dtype=np.float32)
+    assert np.array_equal(total.view(np.int32), memory[:size].cpu().numpy().view(np.int32))
+    assert torch.equal(behind, memory[size:])

@@ -1,0 +1,84 @@
+"""The arithmetic of exact accumulation, in plain Python: what the hooked and the Triton kernels compute, to test them by.
+
+A contribution is one element that one CTA (one query, one tile of heads) adds to one kv row. It is rounded to a multiple of the
+row's quantum q = 2^(e − 127) by ``(x + C) − C`` with C = 1.5·2²³·q, exact for |x| ≤ 2²²·q.
+
+* The quantum is a guess (:func:`exponent_for`): how often the row is hit, estimated from every n-th query, times a typical
+  contribution (``reach``, a scalar that the step before left). It decides accuracy, never correctness.
+* The certificate is the proof (:func:`units`): each CTA adds, as an integer, ⌈its largest |x| of that row / q⌉. If the sum
+  is at most 2²⁴, then in every column Σ|x rounded| ≤ 2²⁴·q, so every partial sum in every order is an f32 and no addition rounds.
+* A row that fails is cleared and summed again with a quantum from its own count and maximum (:func:`exponent_again`), which
+  always suffices. The decision is taken on the device, from sums of integers.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+
+MOST_UNITS = 2**24  # the certificate holds up to here
+MOST_EXPONENT = 230  # C = 1.5·2^(e − 104) and x + C stay finite
+PRIOR = 4  # hits that an uncounted row is taken to have among the counted queries
+MARGIN = (
+    4  # ``reach`` is four times a mean of bounds that lie 2.6 times above the maxima counted here: the guess takes a quarter
+)
+FAILS = 2**25  # what a contribution beyond 2^22 quanta adds: the certificate fails for sure
+MOST_COUNTED = 2.0**40
+
+
+def f32(value: float) -> float:
+    """Rounded to the nearest f32; infinite beyond."""
+    try:
+        return float(struct.unpack("f", struct.pack("f", value))[0])
+    except OverflowError:
+        return math.copysign(math.inf, value)
+
+
+def bits(value: float) -> int:
+    """The bit pattern of an f32."""
+    return int(struct.unpack("I", struct.pack("f", value))[0])
+
+
+def exponent_for(sampled: int, every: int, reach: float, tiles: int) -> int:
+    """The biased exponent e of the quantum for a row hit by ``sampled`` of the counted queries, one in ``every``.
+
+    (sampled + PRIOR) · every · tiles · reach / MARGIN ≤ 2²⁴·q, with q a power of two. 1, the finest, where ``reach`` says
+    nothing (0, negative, NaN, infinite): then the certificate decides.
+    """
+    expected = f32(f32(float((sampled + PRIOR) * every * tiles)) * f32(reach / MARGIN))
+    if not 0 < expected < math.inf:
+        return 1
+    return min(max((bits(expected) >> 23) + 1 - 24, 1), MOST_EXPONENT)
+
+
+def bias(exponent: int) -> float:
+    """C = 1.5·2²³·q."""
+    return math.ldexp(1.5, 23 + exponent - 127)
+
+
+def quantum(exponent: int) -> float:
+    """The quantum, 2^(e − 127)."""
+    return math.ldexp(1.0, exponent - 127)
+
+
+def rounded(x: float, exponent: int) -> float:
+    """``(x + C) − C`` in f32."""
+    return f32(f32(x + bias(exponent)) - bias(exponent))
+
+
+def units(largest: float, exponent: int) -> int:
+    """What one CTA adds to a row's certificate; ``largest`` is the largest |x| of the row in it, NaN left out."""
+    scaled = f32(largest / quantum(exponent))
+    counted = math.ceil(min(scaled, MOST_COUNTED))
+    return counted + (FAILS if scaled > 2**22 else 0)
+
+
+def exponent_again(count: int, largest: float) -> int:
+    """The biased exponent that needs no certificate: ``count`` contributions of at most twice ``largest``, an f32.
+
+    With count < 2^c, largest < 2^m and q = 2^(c + m − 22): Σ|x rounded| ≤ 2^(c + m + 1) + count·q/2 ≤ (2²³ + 2^(c − 1))·q,
+    which is at most 2²⁴·q for c ≤ 24.
+    """
+    log2_count = int(count).bit_length()
+    log2_largest = (bits(largest) >> 23) - 126
+    return min(max(log2_count + max(log2_largest, -125) - 22 + 127, 1), MOST_EXPONENT)
