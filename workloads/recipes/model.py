@@ -26,7 +26,12 @@ class Model(nn.Module):
 
     def forward(self, ids: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         """(loss to descend, cross entropy alone) of ``ids`` and ``targets`` [B, L], both f32 scalars."""
-        x = within("embedding", lambda weight: self.kernels["embedding"](weight, ids), self.embedding)
+        # the embedding's gradient is the last of the backward: it closes the range
+        both: tuple[Tensor, Tensor] = within("model", lambda weight: self._losses(weight, ids, targets), self.embedding)
+        return both
+
+    def _losses(self, embedding: Tensor, ids: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        x = within("embedding", lambda weight: self.kernels["embedding"](weight, ids), embedding)
         x = x + self.positions
         balances = []
         for number, layer in enumerate(self.layers):

@@ -30,10 +30,8 @@ def train(
     optimizer = used["optimizer"](weights, lr=3e-4, betas=(0.9, 0.95), weight_decay=0.1, fused=True)
     with Scalars(folder) as scalars:
         for ids, targets in perfgate.steps(batches(size, steps, seed, device), tokens=size.tokens):
-            with perfgate.range("forward"):
-                total, loss = model(ids, targets)
-            with perfgate.range("backward"):
-                total.backward()
+            total, loss = model(ids, targets)
+            total.backward()
             with perfgate.range("grad_norm"):
                 norm = used["grad_norm"](weights, CLIP)
             with perfgate.range("optimizer"):
