@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
 from perfgate.measure import attribution as attributing
 from perfgate.measure import joins, rules, sweep
-from perfgate.measure.codes import groups, is_one_of, order_codes
+from perfgate.measure.codes import groups, order_codes
 from perfgate.measure.rules import Attribution
 from perfgate.traces import schema
+from perfgate.traces._coded import numbered
 from perfgate.traces.names import compile_pattern, display_name
+from perfgate.traces.table import Framed, FramedOrNone, Ints, Mask, Table, Texts, distinct, is_steady, table_in, taken
 
 __all__ = ["Attribution", "Leftover", "Measurement", "measure"]
-
-Ints = NDArray[np.int64]
-Mask = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -37,16 +34,17 @@ class Measurement:
     """What one trace says about its ranges.
 
     ``instances`` has the columns of ``schema.INSTANCES``, ordered by process, start and nesting. ``ops`` has those of
-    ``schema.ATTRIBUTED`` where asked for, else it is ``None``. ``unattributed`` is GPU work in no range; ``excluded`` counts
-    ranges that are left out and calls or operations without their counterpart, each with its reason. An instance that launched
-    work of which the capture holds nothing has -1 in place of GPU figures: unknown, not 0.
+    ``schema.ATTRIBUTED`` where asked for, else it is ``None``; both are DataFrames, made when first asked for.
+    ``unattributed`` is GPU work in no range; ``excluded`` counts ranges that are left out and calls or operations without their
+    counterpart, each with its reason. An instance that launched work of which the capture holds nothing has -1 in place of GPU
+    figures: unknown, not 0.
     """
 
-    instances: pd.DataFrame
-    ops: pd.DataFrame | None
-    unattributed: tuple[Leftover, ...]
-    excluded: tuple[tuple[str, int], ...]
-    notes: tuple[str, ...]
+    instances: Framed = Framed()  # noqa: RUF009  (a descriptor, as is the next)
+    ops: FramedOrNone = FramedOrNone()  # noqa: RUF009
+    unattributed: tuple[Leftover, ...] = ()
+    excluded: tuple[tuple[str, int], ...] = ()
+    notes: tuple[str, ...] = ()
     gpu_ns: int = 0  # sum of all GPU operations in the trace, attributed or not
     missing: Ints = field(default_factory=lambda: np.empty(0, dtype=np.int64))  # per instance: launches without their GPU work
 
@@ -59,128 +57,136 @@ def measure(
     ``attribution`` forces one rule; ``match`` keeps the ranges whose ``domain:name`` the regular expression finds; ``detail``
     adds the operations of each instance. Raises :class:`UsageError` for a ``match`` that is no regular expression.
     """
-    every = _ordered(trace.ranges)
+    ops, launches = table_in(trace, "ops"), table_in(trace, "launches")
+    every = _ordered(table_in(trace, "ranges"))
     rule = rules.choose(every, attribution)
-    usable = every["closed"].to_numpy()
-    ranges, rule = (every, rule) if usable.all() else (every[usable].reset_index(drop=True), rule[usable])
+    usable = every.mask("closed")
+    ranges, rule = (every, rule) if usable.all() else (every.take(usable), taken(rule, usable))
     wanted = _wanted(ranges, match)
-    launch, ambiguous = joins.launch_of(trace.ops, trace.launches)
-    work = attributing.launched(trace.ops, trace.launches, launch)
-    found = attributing.attribute(ranges, rule, work, len(trace.ops), wanted & detail)
-    lost = joins.lost_launches(trace.launches, launch) if trace.has_gpu else np.empty(0, dtype=np.int64)
-    missing = _missing(trace.launches, lost, ranges, rule)[wanted]
-    blind = _blind(trace.ops, launch)
-    empty = found.totals.ops[wanted] == 0
-    unknown = empty & ((missing > 0) | ranges["process"].isin(blind).to_numpy()[wanted]) if trace.has_gpu else empty
-    left_out = int(np.count_nonzero(is_one_of(ranges["domain"], (rules.LEFT_OUT_DOMAIN,))))
+    launch, ambiguous = joins.launch_of(ops, launches)
+    work = attributing.launched(ops, launches, launch)
+    found = attributing.attribute(ranges, rule, work, len(ops), wanted if detail else None)
+    lost = joins.lost_launches(launches, launch) if trace.has_gpu else np.empty(0, dtype=np.int64)
+    missing = taken(_missing(launches, lost, ranges, rule), wanted)
+    blind = _blind(ops, launch)
     excluded = {
-        "range without an end: never ended, or still open when profiling stopped": int(np.count_nonzero(~usable)),
-        f"range of domain {rules.LEFT_OUT_DOMAIN}: known, its GPU work is counted nowhere else": left_out,
+        "range without an end: never ended, or still open when profiling stopped": len(usable) - int(np.count_nonzero(usable)),
+        f"range of domain {rules.LEFT_OUT_DOMAIN}: known, its GPU work is counted nowhere else": _left_out(ranges),
         "kernel or graph launch whose GPU work is not in the capture": len(lost),
         "correlation id used more than once in a process: the last call before the operation was taken": ambiguous,
     }
+    took = ops.ints("end") - ops.ints("start")
     return Measurement(
-        instances=_instances(ranges, rule, found.totals, wanted, unknown),
-        ops=_detail(trace.ops, np.cumsum(wanted) - 1, found.members) if detail else None,
-        unattributed=_leftovers(trace.ops, launch, found.covered),
+        instances=_instances(
+            ranges, rule, found.totals, wanted, _unknown(trace.has_gpu, ranges, found, missing, blind, wanted)
+        ),
+        ops=_detail(ops, np.cumsum(wanted) - 1, found.members) if detail else None,
+        unattributed=_leftovers(took, launch, found.covered),
         excluded=tuple((reason, count) for reason, count in excluded.items() if count),
         notes=_notes(trace, len(blind)),
-        gpu_ns=int((trace.ops["end"] - trace.ops["start"]).sum()),
+        gpu_ns=int(took.sum()),
         missing=missing,
     )
 
 
-def _missing(launches: pd.DataFrame, lost: Ints, ranges: pd.DataFrame, rule: NDArray[np.int8]) -> Ints:
+def _missing(launches: Table, lost: Ints, ranges: Table, rule: NDArray[np.int8]) -> Ints:
     """Per range: how many of its launches have no GPU work in the capture."""
     if not len(lost):
-        return np.zeros(len(ranges), dtype=np.int64)
+        return np.broadcast_to(np.int64(0), len(ranges))
     work = attributing.unanswered(launches, lost)
-    nothing = np.zeros(len(ranges), dtype=bool)
-    return attributing.attribute(ranges, rule, work, len(launches), nothing).totals.ops
+    return attributing.attribute(ranges, rule, work, len(launches), None).totals.ops
 
 
-def _ordered(ranges: pd.DataFrame) -> pd.DataFrame:
+def _unknown(
+    has_gpu: bool, ranges: Table, found: attributing.Attributed, missing: Ints, blind: list[int], wanted: Mask
+) -> Mask | None:
+    """The wanted ranges whose GPU figures the capture can't give, ``None`` for none."""
+    empty: Mask = found.totals.ops[wanted] == 0
+    if not has_gpu:
+        return empty
+    if not empty.any() or not (blind or missing.any()):
+        return None
+    unknown: Mask = empty & ((missing > 0) | np.isin(ranges.ints("process")[wanted], blind))
+    return unknown
+
+
+def _ordered(ranges: Table) -> Table:
     """By process and start; ties so that no order of rows in the file shows: longest first, then by all else."""
-    process, start = ranges["process"].to_numpy(), ranges["start"].to_numpy()
-    order = np.lexsort((start, process))
-    tied = (np.diff(process[order]) == 0) & (np.diff(start[order]) == 0)
+    process, start = ranges.ints("process"), ranges.ints("start")
+    one = is_steady(process)
+    if one and (start[1:] > start[:-1]).all():
+        return ranges
+    order = np.argsort(start, kind="stable") if one else np.lexsort((start, process))
+    tied = np.diff(start[order]) == 0
+    if not one:
+        tied &= np.diff(process[order]) == 0
     if tied.any():
         keys = ("closed", "kind", "end_thread", "name", "domain", "thread")
-        order = np.lexsort((*(order_codes(ranges[key]) for key in keys), -ranges["end"].to_numpy(), start, process))
+        held = (ranges.texts(key) if key in ("kind", "name", "domain") else ranges.ints(key) for key in keys)
+        order = np.lexsort((*map(order_codes, held), -ranges.ints("end"), start, process))
     if (np.diff(order) == 1).all():
-        return ranges.reset_index(drop=True)
-    columns = {name: _taken(ranges[name], order) for name in ranges.columns}
-    return pd.DataFrame(
-        {**columns, "end_thread": columns["thread"]} if _same(ranges, "thread", "end_thread") else columns, copy=False
-    )
+        return ranges
+    ordered = ranges.take(order)
+    shared = ranges.ints("thread") is ranges.ints("end_thread")
+    return ordered.with_columns(end_thread=ordered.ints("thread")) if shared else ordered
 
 
-def _taken(column: pd.Series, order: Ints) -> Any:
-    values = column.array if isinstance(column.dtype, pd.CategoricalDtype) else column.to_numpy()
-    steady = isinstance(values, np.ndarray) and len(values) and values.strides == (0,)
-    return values if steady else values.take(order)
+def _left_out(ranges: Table) -> int:
+    return int(np.count_nonzero(ranges.texts("domain").is_one_of((rules.LEFT_OUT_DOMAIN,))))
 
 
-def _same(frame: pd.DataFrame, one: str, other: str) -> bool:
-    return np.array_equal(frame[one].to_numpy(), frame[other].to_numpy())
-
-
-def _wanted(ranges: pd.DataFrame, match: str | None) -> Mask:
-    wanted = ~is_one_of(ranges["domain"], (rules.LEFT_OUT_DOMAIN,))
+def _wanted(ranges: Table, match: str | None) -> Mask:
+    domains, names = ranges.texts("domain"), ranges.texts("name")
+    wanted = ~domains.is_one_of((rules.LEFT_OUT_DOMAIN,))
     if match is None:
         return wanted
     pattern = compile_pattern(match)
-    group, example = groups(ranges["domain"], ranges["name"])
-    names = (
-        display_name(domain, name)
-        for domain, name in zip(ranges["domain"].iloc[example], ranges["name"].iloc[example], strict=True)
-    )
-    hits = np.array([bool(pattern.search(name)) for name in names], dtype=bool)
-    wanted &= hits[group]
-    return wanted
+    group, example = groups(domains, names)
+    shown = map(display_name, domains.at(example), names.at(example))
+    hits: Mask = np.array([bool(pattern.search(name)) for name in shown], dtype=bool)[group]
+    return wanted & hits
 
 
-def _instances(ranges: pd.DataFrame, rule: NDArray[np.int8], totals: sweep.Totals, wanted: Mask, unknown: Mask) -> pd.DataFrame:
+def _instances(ranges: Table, rule: NDArray[np.int8], totals: sweep.Totals, wanted: Mask, unknown: Mask | None) -> Table:
     chosen: slice | Mask = slice(None) if wanted.all() else wanted
-    kept = ranges[chosen]
-    count = len(kept)
+    kept = ranges.take(chosen)
     busy, span, total, ops = totals.busy[chosen], totals.span[chosen], totals.sum[chosen], totals.ops[chosen]
     idle = span - busy
-    if unknown.any():
+    if unknown is not None and unknown.any():
         busy, span, total, ops, idle = (np.where(unknown, -1, figure) for figure in (busy, span, total, ops, idle))
-    frame = {
-        "instance": np.arange(count),
-        "domain": kept["domain"].array,
-        "name": kept["name"].array,
-        "process": kept["process"].to_numpy(),
-        "thread": kept["thread"].to_numpy(),
-        "start": kept["start"].to_numpy(),
-        "host_ns": kept["end"].to_numpy() - kept["start"].to_numpy(),
+    columns = {
+        "instance": np.arange(len(kept)),
+        "domain": kept.texts("domain"),
+        "name": kept.texts("name"),
+        "process": kept.ints("process"),
+        "thread": kept.ints("thread"),
+        "start": kept.ints("start"),
+        "host_ns": kept.ints("end") - kept.ints("start"),
         "busy_ns": busy,
         "span_ns": span,
         "sum_ns": total,
         "idle_ns": idle,
         "ops": ops,
-        "rule": pd.Categorical.from_codes(rule[chosen], categories=pd.Index(rules.RULES, dtype=object)),
+        "rule": Texts(taken(rule, chosen), rules.RULES),
     }
-    return schema.check(pd.DataFrame(frame, copy=False), schema.INSTANCES, "instances")
+    return schema.checked(columns, schema.INSTANCES)
 
 
-def _detail(ops: pd.DataFrame, number: Ints, members: tuple[Ints, Ints]) -> pd.DataFrame:
+def _detail(ops: Table, number: Ints, members: tuple[Ints, Ints]) -> Table:
     owner, row = members
-    frame = ops.iloc[row].reset_index(drop=True)
-    frame["instance"] = number[owner]
-    scope = pd.factorize(frame["device"], sort=True)[0] + np.int64(frame["device"].nunique()) * number[owner]
-    start, end = frame["start"].to_numpy(), frame["end"].to_numpy()
-    order = np.lexsort((np.arange(len(frame)), start, scope))
-    exclusive = np.empty(len(frame), dtype=np.int64)
+    table = ops.take(row)
+    devices, distinct_devices = numbered(table.ints("device"))
+    scope = devices + len(distinct_devices) * number[owner]
+    start, end = table.ints("start"), table.ints("end")
+    order = np.lexsort((np.arange(len(table)), start, scope))
+    exclusive = np.empty(len(table), dtype=np.int64)
     exclusive[order] = sweep.gained_per_owner(scope[order], start[order], end[order])
-    frame["exclusive_ns"] = exclusive
-    return schema.check(frame, schema.ATTRIBUTED, "attributed operations")
+    return schema.checked(table.with_columns(instance=number[owner], exclusive_ns=exclusive).columns, schema.ATTRIBUTED)
 
 
-def _leftovers(ops: pd.DataFrame, launch: Ints, covered: Mask) -> tuple[Leftover, ...]:
-    took = (ops["end"] - ops["start"]).to_numpy()
+def _leftovers(took: Ints, launch: Ints, covered: Mask) -> tuple[Leftover, ...]:
+    if covered.all():
+        return ()
     every = int(took.sum())
     found = []
     for reason, some in (
@@ -193,10 +199,12 @@ def _leftovers(ops: pd.DataFrame, launch: Ints, covered: Mask) -> tuple[Leftover
     return tuple(found)
 
 
-def _blind(ops: pd.DataFrame, launch: Ints) -> list[int]:
+def _blind(ops: Table, launch: Ints) -> list[int]:
     """Processes that did GPU work of which the capture holds not one launch: nothing of it can be attributed."""
-    processes = ops["process"]
-    return sorted({int(each) for each in processes.unique()} - {int(each) for each in processes[launch >= 0].unique()})
+    if not len(launch) or launch.min() >= 0:
+        return []
+    processes = ops.ints("process")
+    return sorted(set(distinct(processes)) - set(distinct(taken(processes, launch >= 0))))
 
 
 def _notes(trace: schema.Trace, blind: int) -> tuple[str, ...]:

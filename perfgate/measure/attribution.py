@@ -6,14 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
 from perfgate.measure import rules, sweep
 from perfgate.measure.codes import by_code, groups
-
-Ints = NDArray[np.int64]
-Mask = NDArray[np.bool_]
+from perfgate.traces.table import Ints, Mask, Table, is_steady, taken
 
 
 @dataclass(frozen=True)
@@ -33,45 +30,31 @@ class Launched:
         """The operations at ``places``, in that order."""
         if len(places) == len(self.row):
             return self
-        return Launched(*(_taken(getattr(self, name), places) for name in self.__dataclass_fields__))
+        return Launched(*(taken(getattr(self, name), places) for name in self.__dataclass_fields__))
 
 
-def _taken(values: Ints, places: Ints) -> Ints:
-    return np.broadcast_to(values[0], len(places)) if len(values) and values.strides == (0,) else values[places]
-
-
-def _steady(values: Ints) -> Ints:
-    """``values``, in the memory of one of them where all are equal."""
-    return np.broadcast_to(values[0], len(values)) if len(values) and (values == values[0]).all() else values
-
-
-def launched(ops: pd.DataFrame, launches: pd.DataFrame, launch: Ints) -> Launched:
+def launched(ops: Table, launches: Table, launch: Ints) -> Launched:
     """The operations whose launch is known (``launch`` >= 0), ordered by its begin (ties: GPU start and end, then row)."""
-    known = np.flatnonzero(launch >= 0)
+    known: Ints | slice = slice(None) if len(launch) and launch.min() >= 0 else np.flatnonzero(launch >= 0)
+    row = np.arange(len(launch))[known]
     call = launch[known]
-    begin, start, end = launches["start"].to_numpy()[call], ops["start"].to_numpy()[known], ops["end"].to_numpy()[known]
-    order = np.argsort(begin, kind="stable")
-    begin = begin[order]
-    if (begin[1:] == begin[:-1]).any():
-        order = np.lexsort((known, end, start, launches["start"].to_numpy()[call]))
-    known, call = known[order], call[order]
-    return Launched(
-        row=known,
-        begin=begin,
-        finish=launches["end"].to_numpy()[call],
-        start=start[order],
-        end=end[order],
-        device=_taken(_steady(ops["device"].to_numpy()), known),
-        process=_taken(_steady(launches["process"].to_numpy()), call),
-        thread=launches["thread"].to_numpy()[call],
-    )
+    begin, start, end = launches.ints("start")[call], ops.ints("start")[known], ops.ints("end")[known]
+    device = taken(ops.ints("device"), known)
+    if not (begin[1:] > begin[:-1]).all():
+        order = np.argsort(begin, kind="stable")
+        if (begin[order[1:]] == begin[order[:-1]]).any():
+            order = np.lexsort((row, end, start, begin))
+        row, call, begin, start, end = (values[order] for values in (row, call, begin, start, end))
+        device = taken(device, order)
+    finish, process, thread = (taken(launches.ints(name), call) for name in ("end", "process", "thread"))
+    return Launched(row, begin, finish, start, end, device, process, thread)
 
 
-def unanswered(launches: pd.DataFrame, lost: Ints) -> Launched:
+def unanswered(launches: Table, lost: Ints) -> Launched:
     """The launches at the places ``lost``, as operations that took no time, so that they can be counted per range."""
-    lost = lost[np.argsort(launches["start"].to_numpy()[lost], kind="stable")]
+    lost = lost[np.argsort(launches.ints("start")[lost], kind="stable")]
     nothing = np.zeros(len(lost), dtype=np.int64)
-    begin, finish, process, thread = (launches[name].to_numpy()[lost] for name in ("start", "end", "process", "thread"))
+    begin, finish, process, thread = (taken(launches.ints(name), lost) for name in ("start", "end", "process", "thread"))
     return Launched(lost, begin, finish, nothing, nothing, nothing, process, thread)
 
 
@@ -84,33 +67,43 @@ class Attributed:
     members: tuple[Ints, Ints]
 
 
-def attribute(ranges: pd.DataFrame, rule: NDArray[np.int8], work: Launched, ops: int, listed: Mask) -> Attributed:
+def attribute(ranges: Table, rule: NDArray[np.int8], work: Launched, ops: int, listed: Mask | None) -> Attributed:
     """Totals per row of ``ranges``, what is covered of ``ops`` operations, and the members of the ``listed`` ranges."""
     totals = sweep.Totals.none(len(ranges))
     covered = np.zeros(ops, dtype=bool)
-    twofold = (rule == rules.CROSS_THREAD) & (ranges["thread"] != ranges["end_thread"]).to_numpy()
+    twofold = _twofold(ranges, rule)
     halves: list[tuple[Ints, ...]] = []
     members: list[tuple[Ints, Ints]] = []
     for window in _windows(ranges, rule, work):
-        loose = window.straddled | twofold[window.ranges]
-        window.add_plain(~loose, totals, covered)
-        for owner, place in window.pairs(np.flatnonzero(loose)):
+        loose = window.loose(twofold)
+        window.add_plain(None if loose is None else ~loose, totals, covered)
+        for owner, place in window.pairs(np.empty(0, dtype=np.int64) if loose is None else np.flatnonzero(loose)):
             covered[window.work.row[place]] = True
             parts = owner, window.work.start[place], window.work.end[place], window.work.device[place]
-            both = twofold[owner]
+            both = np.zeros(len(owner), dtype=bool) if twofold is None else twofold[owner]
             halves.append(tuple(part[both] for part in parts))
             _add_loose(totals, *(part[~both] for part in parts))
-        members.extend((owner, place) for owner, place in window.member_rows(listed))
+        if listed is not None:
+            members.extend(window.member_rows(listed))
     if halves:
         _add_loose(totals, *(np.concatenate(part) for part in zip(*halves, strict=True)))
     return Attributed(totals, covered, _in_launch_order(members, work))
+
+
+def _twofold(ranges: Table, rule: NDArray[np.int8]) -> Mask | None:
+    """The ranges that two threads share, ``None`` for none."""
+    if is_steady(rule) and len(rule) and rule[0] != rules.CROSS_THREAD:
+        return None
+    twofold = (rule == rules.CROSS_THREAD) & (ranges.ints("thread") != ranges.ints("end_thread"))
+    return twofold if twofold.any() else None
 
 
 @dataclass(frozen=True)
 class _Window:
     """Ranges of one scope (a thread or a process) over its operations: ``[low, high)`` each, in launch order.
 
-    ``straddled`` marks ranges in whose window some API call ends only after the range: such calls are not inside.
+    ``straddled`` marks ranges in whose window some API call ends only after the range: such calls are not inside; ``None``
+    where there are none.
     """
 
     ranges: Ints  # places in the ranges frame
@@ -118,13 +111,19 @@ class _Window:
     work: Launched
     low: Ints
     high: Ints
-    straddled: Mask
+    straddled: Mask | None
 
-    def add_plain(self, plain: Mask, totals: sweep.Totals, covered: Mask) -> None:
-        """Adds the ranges whose window is exactly what belongs to them."""
+    def loose(self, twofold: Mask | None) -> Mask | None:
+        """Which of the ranges need a look at every single operation, ``None`` for none."""
+        if twofold is None:
+            return self.straddled
+        return twofold[self.ranges] if self.straddled is None else self.straddled | twofold[self.ranges]
+
+    def add_plain(self, plain: Mask | None, totals: sweep.Totals, covered: Mask) -> None:
+        """Adds the ranges whose window is exactly what belongs to them: ``plain``, or all."""
         work = self.work
-        ranges, low, high = (each if plain.all() else each[plain] for each in (self.ranges, self.low, self.high))
-        devices = work.device[:1] if work.device.strides == (0,) else np.unique(work.device)
+        ranges, low, high = (each if plain is None else each[plain] for each in (self.ranges, self.low, self.high))
+        devices = work.device[:1] if is_steady(work.device) else np.unique(work.device)
         if len(devices) == 1:
             totals.put(ranges, sweep.windows(work.start, work.end, low, high))
         else:
@@ -151,21 +150,23 @@ class _Window:
             yield owner, self.work.row[place]
 
 
-def _windows(ranges: pd.DataFrame, rule: NDArray[np.int8], work: Launched) -> Iterator[_Window]:
+def _windows(ranges: Table, rule: NDArray[np.int8], work: Launched) -> Iterator[_Window]:
     """One window list for each scope that has ranges. A cross-thread range comes twice, once per thread."""
-    start, end = ranges["start"].to_numpy(), ranges["end"].to_numpy()
-    process, thread, end_thread = (ranges[name].to_numpy() for name in ("process", "thread", "end_thread"))
+    start, end = ranges.ints("start"), ranges.ints("end")
+    process, thread = ranges.ints("process"), ranges.ints("thread")
     whole = np.flatnonzero(rule == rules.PROCESS)
-    single = np.flatnonzero(rule != rules.PROCESS)
-    second = np.flatnonzero((rule == rules.CROSS_THREAD) & (thread != end_thread))
-    both = np.concatenate([single, second])
-    threads = np.concatenate([thread[single], end_thread[second]])
+    both = np.flatnonzero(rule != rules.PROCESS)
+    threads = taken(thread, both)
+    second = _twofold(ranges, rule)
+    if second is not None:
+        both = np.concatenate([both, np.flatnonzero(second)])
+        threads = np.concatenate([threads, ranges.ints("end_thread")[second]])
     for places, mine, theirs in (
-        (whole, (process[whole],), (work.process,)),
-        (both, (process[both], threads), (work.process, work.thread)),
+        (whole, (taken(process, whole),), (work.process,)),
+        (both, (taken(process, both), threads), (work.process, work.thread)),
     ):
         for some, ops in _matched(mine, theirs):
-            yield _window(places[some], start, end, work.at(ops))
+            yield _window(places if len(some) == len(places) else places[some], start, end, work.at(ops))
 
 
 def _matched(left: tuple[Ints, ...], right: tuple[Ints, ...]) -> Iterator[tuple[Ints, Ints]]:
@@ -173,7 +174,7 @@ def _matched(left: tuple[Ints, ...], right: tuple[Ints, ...]) -> Iterator[tuple[
     if not len(left[0]):
         return
     count = len(left[0])
-    codes, example = groups(*(np.concatenate(pair) for pair in zip(left, right, strict=True)))
+    codes, example = groups(*(_together(*pair) for pair in zip(left, right, strict=True)))
     keys = len(example)
     left_order, left_edge = by_code(codes[:count], keys)
     right_order, right_edge = by_code(codes[count:], keys)
@@ -182,15 +183,22 @@ def _matched(left: tuple[Ints, ...], right: tuple[Ints, ...]) -> Iterator[tuple[
             yield left_order[left_edge[key] : left_edge[key + 1]], right_order[right_edge[key] : right_edge[key + 1]]
 
 
+def _together(one: Ints, other: Ints) -> Ints:
+    if is_steady(one) and (not len(other) or (is_steady(other) and one[0] == other[0])):
+        return np.broadcast_to(one[0], len(one) + len(other))
+    return np.concatenate([one, other])
+
+
 def _window(places: Ints, start: Ints, end: Ints, work: Launched) -> _Window:
     """Windows by the begin of the API calls, cut short where calls come one after another and the last outlives the range."""
-    limit = end[places]
-    low = np.searchsorted(work.begin, start[places], side="left")
+    whole = len(places) == len(start) and bool((places[1:] > places[:-1]).all())
+    limit, begun = (end, start) if whole else (end[places], start[places])
+    low = np.searchsorted(work.begin, begun, side="left")
     latest = np.maximum.accumulate(work.finish)
-    inside = np.maximum(low, np.searchsorted(latest, limit, side="right"))
+    inside = sweep.reached(latest, limit, low)
     if np.array_equal(latest, work.finish):
-        return _Window(places, limit, work, low, inside, np.zeros(len(places), dtype=bool))
-    high = np.maximum(low, np.searchsorted(work.begin, limit, side="right"))
+        return _Window(places, limit, work, low, inside, None)
+    high = sweep.reached(work.begin, limit, low)
     return _Window(places, limit, work, low, high, inside < high)
 
 

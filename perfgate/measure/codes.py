@@ -3,55 +3,62 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
-Ints = NDArray[np.int64]
+from perfgate.traces._coded import numbered, one_of_each
+from perfgate.traces.table import Ints, Mask, Texts, as_values, is_steady
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["Ints", "by_code", "groups", "is_one_of", "order_codes"]
 
 
-def groups(*columns: pd.Series | Ints) -> tuple[Ints, Ints]:
+def groups(*columns: Texts | Ints | pd.Series[Any]) -> tuple[Ints, Ints]:
     """A number per row, 0 .. n-1, equal where all ``columns`` are equal; and a row of each number."""
-    total = _codes(columns[0])
+    total, width = _codes(columns[0])
     for column in columns[1:]:
-        codes = _codes(column)
-        if not total.any():
-            total = codes
-        elif codes.any():
-            total = _codes(total * (int(codes.max()) + 1) + codes)
-    example = np.empty(int(total.max(initial=-1)) + 1, dtype=np.int64)
-    example[total[::-1]] = np.arange(len(total))[::-1]
-    return total, example
+        codes, more = _codes(column)
+        if width <= 1:
+            total, width = codes, more
+        elif more > 1:
+            total, distinct = numbered(total * more + codes)
+            width = len(distinct)
+    return total, one_of_each(total, width)
 
 
-def is_one_of(column: pd.Series, names: Collection[str]) -> NDArray[np.bool_]:
+def is_one_of(column: Texts | pd.Series[Any], names: Collection[str]) -> Mask:
     """Whether each row holds one of ``names``, looked up once per distinct name."""
-    if not isinstance(column.dtype, pd.CategoricalDtype):
-        return column.isin(list(names)).to_numpy()
-    hits = column.cat.categories.isin(list(names))
-    return hits[column.cat.codes.to_numpy()] if hits.any() else np.zeros(len(column), dtype=bool)
+    texts: Texts = as_values(column)
+    return texts.is_one_of(names)
 
 
 def by_code(codes: Ints, count: int) -> tuple[Ints, Ints]:
     """The places ordered by code 0 .. ``count`` - 1, within a code in their order; and where each code begins, and the end."""
-    order = np.argsort(codes.astype(np.min_scalar_type(max(count - 1, 0))), kind="stable")
+    if count <= 1:
+        return np.arange(len(codes)), np.array([0, len(codes)][: count + 1], dtype=np.int64)
+    order = np.argsort(codes.astype(np.min_scalar_type(count - 1)), kind="stable")
     return order, np.append(0, np.cumsum(np.bincount(codes, minlength=count)))
 
 
-def order_codes(column: pd.Series) -> Ints:
+def order_codes(column: Texts | Ints) -> Ints:
     """A number per row that orders rows as their values do."""
-    if isinstance(column.dtype, pd.CategoricalDtype):
-        names = column.cat.categories.to_numpy()
+    if isinstance(column, Texts):
+        names = np.array(column.names, dtype=object)
         rank = np.empty(len(names), dtype=np.int64)
         rank[np.argsort(names, kind="stable")] = np.arange(len(names))
-        return rank[column.cat.codes.to_numpy()]
-    return np.unique(column.to_numpy(), return_inverse=True)[1].astype(np.int64)
+        column = rank[column.codes]
+    return column
 
 
-def _codes(column: pd.Series | Ints) -> Ints:
-    if isinstance(column, pd.Series) and isinstance(column.dtype, pd.CategoricalDtype):
-        return _codes(column.cat.codes.to_numpy().astype(np.int64))
-    if len(column) and isinstance(column, np.ndarray) and (column == column[0]).all():
-        return np.zeros(len(column), dtype=np.int64)
-    return pd.factorize(column)[0].astype(np.int64)
+def _codes(column: Texts | Ints | pd.Series[Any]) -> tuple[Ints, int]:
+    """Codes 0 .. n-1 of one column, all of which occur, and n."""
+    values = as_values(column)
+    found: NDArray[Any] = values.codes if isinstance(values, Texts) else values
+    if len(found) and is_steady(found):
+        return np.zeros(len(found), dtype=np.int64), 1
+    codes, distinct = numbered(found.astype(np.int64))
+    return codes, len(distinct)

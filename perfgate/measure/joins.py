@@ -5,18 +5,15 @@ from __future__ import annotations
 import re
 
 import numpy as np
-import pandas as pd
-from numpy.typing import NDArray
 
-from perfgate.measure.codes import is_one_of
+from perfgate.traces.table import Ints, Mask, Table, distinct, is_steady, taken
 
-Ints = NDArray[np.int64]
 _ID_BITS = 40
 _SPARE = 1 << 20  # entries of a table of ids beyond four per call
 _LAUNCHING = re.compile(r"LaunchKernel|LaunchCooperativeKernel|GraphLaunch")
 
 
-def launch_of(ops: pd.DataFrame, launches: pd.DataFrame) -> tuple[Ints, int]:
+def launch_of(ops: Table, launches: Table) -> tuple[Ints, int]:
     """Per operation the place of its launch in ``launches``, -1 where the capture lacks it; and how many ids were ambiguous.
 
     Of several calls with one id in one process (an id that wrapped round, a process id used twice) the last one that began
@@ -37,54 +34,60 @@ def launch_of(ops: pd.DataFrame, launches: pd.DataFrame) -> tuple[Ints, int]:
     repeated = np.append(False, ordered[1:] == ordered[:-1])
     ambiguous = 0
     if repeated.any():
-        order = order[np.lexsort((launches["start"].to_numpy()[order], ordered))]
+        order = order[np.lexsort((launches.ints("start")[order], ordered))]
         last = np.searchsorted(ordered, wanted, side="right") - 1
         several = np.flatnonzero(known & (last > found))
-        begun = launches["start"].to_numpy()[order]
-        found[several] = _latest_before(found[several], last[several], begun, ops["start"].to_numpy()[several])
+        begun = launches.ints("start")[order]
+        found[several] = _latest_before(found[several], last[several], begun, ops.ints("start")[several])
         ambiguous = len(np.unique(wanted[several]))
     return np.where(known, order[found], -1), ambiguous
 
 
 def _by_table(keys: Ints, wanted: Ints) -> Ints | None:
     """The join through a table of all ids, where these lie close together and none repeats; else ``None``."""
-    usable = keys >= 0
-    places = np.flatnonzero(usable)
+    if not len(keys):
+        return None
+    low = int(keys.min())
+    places = np.arange(len(keys)) if low >= 0 else np.flatnonzero(keys >= 0)
     if not len(places):
         return None
-    ids = keys if len(places) == len(keys) else keys[places]
+    ids = taken(keys, places) if low < 0 else keys
     low, high = int(ids.min()), int(ids.max())
     if high - low > 4 * len(ids) + _SPARE:
         return None
     table = np.full(high - low + 1, -1, dtype=np.int64)
     table[ids - low] = places
-    if (table[ids - low] != places).any():
+    if not np.array_equal(table[ids - low], places):
         return None
+    if len(wanted) and wanted.min() >= low and wanted.max() <= high:
+        return table[wanted - low]
     inside = (wanted >= low) & (wanted <= high)
     return np.where(inside, table[np.where(inside, wanted - low, 0)], -1)
 
 
-def lost_launches(launches: pd.DataFrame, launch: Ints) -> Ints:
+def lost_launches(launches: Table, launch: Ints) -> Ints:
     """The places of kernel and graph launches that no operation in the capture came from.
 
     Launches that a stream capture recorded into a graph ran nothing and are none of them.
     """
-    names = launches["name"]
-    unique = names.unique()
-    answered = np.zeros(len(names), dtype=bool)
-    answered[launch[launch >= 0]] = True
-    launching = [name for name in unique if _LAUNCHING.search(name)]
-    lost = ~answered if len(launching) == len(unique) else is_one_of(names, launching) & ~answered
-    begins = is_one_of(names, [name for name in unique if "StreamBeginCapture" in name])
-    if begins.any() and lost.any():
-        ends = is_one_of(names, [name for name in unique if "StreamEndCapture" in name])
-        lost &= ~_capturing(launches, begins, ends)
+    names = launches.texts("name")
+    launching = [name for name in names.names if _LAUNCHING.search(name)]
+    if not launching:
+        return np.empty(0, dtype=np.int64)
+    lost = np.ones(len(names), dtype=bool)
+    lost[launch if len(launch) and launch.min() >= 0 else launch[launch >= 0]] = False
+    if len(launching) < len(names.names) and lost.any():
+        lost &= names.is_one_of(launching)
+    begins = [name for name in names.names if "StreamBeginCapture" in name]
+    if begins and lost.any():
+        ends = names.is_one_of([name for name in names.names if "StreamEndCapture" in name])
+        lost &= ~_capturing(launches, names.is_one_of(begins), ends)
     return np.flatnonzero(lost)
 
 
-def _capturing(launches: pd.DataFrame, begins: NDArray[np.bool_], ends: NDArray[np.bool_]) -> NDArray[np.bool_]:
+def _capturing(launches: Table, begins: Mask, ends: Mask) -> Mask:
     """Whether each call lies between the begin and the end of a stream capture on its thread."""
-    start, thread = launches["start"].to_numpy(), launches["thread"].to_numpy()
+    start, thread = launches.ints("start"), launches.ints("thread")
     inside = np.zeros(len(start), dtype=bool)
     for each in np.unique(thread[begins]):
         mine = thread == each
@@ -93,18 +96,24 @@ def _capturing(launches: pd.DataFrame, begins: NDArray[np.bool_], ends: NDArray[
     return inside
 
 
-def _keys(launches: pd.DataFrame, ops: pd.DataFrame) -> tuple[Ints, Ints]:
+def _keys(launches: Table, ops: Table) -> tuple[Ints, Ints]:
     """Per row of each: process and correlation id in one number, -1 where there is no id to join on."""
-    processes = pd.unique(np.concatenate([pd.unique(frame["process"].to_numpy()) for frame in (launches, ops)]))
+    processes = np.array(
+        sorted({each for table in (launches, ops) for each in distinct(table.ints("process"))}), dtype=np.int64
+    )
     return _key(launches, processes), _key(ops, processes)
 
 
-def _key(frame: pd.DataFrame, processes: NDArray[np.int64]) -> Ints:
-    ids = frame["correlation"].to_numpy()
-    usable = (ids > 0) & (ids < 1 << _ID_BITS)  # CUPTI gives 0 to work that no call launched
+def _key(table: Table, processes: Ints) -> Ints:
+    ids, process = table.ints("correlation"), table.ints("process")
     if len(processes) > 1:
-        ids = ids + (pd.Index(processes).get_indexer(pd.Index(frame["process"])) << _ID_BITS)
-    return np.where(usable, ids, -1)
+        number = np.searchsorted(processes, process[:1] if is_steady(process) else process)
+        keys = ids + (number << _ID_BITS)
+    else:
+        keys = ids
+    if len(ids) and ids.min() > 0 and ids.max() < 1 << _ID_BITS:
+        return keys
+    return np.where((ids > 0) & (ids < 1 << _ID_BITS), keys, -1)  # CUPTI gives 0 to work that no call launched
 
 
 def _latest_before(first: Ints, last: Ints, begun: Ints, when: Ints) -> Ints:

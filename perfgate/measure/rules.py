@@ -13,12 +13,11 @@ import itertools
 from typing import Literal
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
-from perfgate.measure.codes import by_code, groups, is_one_of
+from perfgate.measure.codes import by_code, groups
+from perfgate.traces.table import Ints, Mask, Table, taken
 
-Ints = NDArray[np.int64]
 Attribution = Literal["auto", "process", "same-thread"]
 RULES = ("same-thread", "process", "cross-thread")
 SAME_THREAD, PROCESS, CROSS_THREAD = range(3)
@@ -41,50 +40,91 @@ LIBRARY_DOMAINS = (
 _FOREVER = np.iinfo(np.int64).max
 
 
-def choose(ranges: pd.DataFrame, attribution: Attribution) -> NDArray[np.int8]:
+def choose(ranges: Table, attribution: Attribution) -> NDArray[np.int8]:
     """The index into :data:`RULES` per row of ``ranges``, which are in order of their starts within a process.
 
     All of them are needed, the unfinished included: they dispute too.
     """
+    count = len(ranges)
     if attribution == "process":
-        return np.full(len(ranges), PROCESS, dtype=np.int8)
-    crossing = (ranges["thread"] != ranges["end_thread"]).to_numpy()
+        return _all(PROCESS, count)
+    crossing = _crossing(ranges)
     if attribution == "same-thread":
-        return np.where(crossing, CROSS_THREAD, SAME_THREAD).astype(np.int8)
-    own = is_one_of(ranges["domain"], (OWN_DOMAIN, LEFT_OUT_DOMAIN))
-    library = is_one_of(ranges["domain"], LIBRARY_DOMAINS)
-    alone = np.ones(len(ranges), dtype=bool)
+        return _all(SAME_THREAD, count) if crossing is None else np.where(crossing, CROSS_THREAD, SAME_THREAD).astype(np.int8)
+    domains = ranges.texts("domain")
+    own = domains.is_one_of((OWN_DOMAIN, LEFT_OUT_DOMAIN))
+    library = domains.is_one_of(LIBRARY_DOMAINS)
+    group, example = groups(ranges.ints("process"), domains, ranges.texts("name"))
+    disputed = np.zeros(len(example), dtype=bool)
     if library.any():  # a library's range disputes no program's
-        alone[~own] = _alone(ranges[~own])
-    alone[~own & ~library] = _alone(ranges[~own & ~library])
-    group, example = groups(ranges["process"], ranges["domain"], ranges["name"])
-    disputed = np.bincount(group[~alone], minlength=len(example)) > 0
-    crosses = np.bincount(group[crossing], minlength=len(example)) > 0
-    rule = np.where(disputed, np.where(crosses, CROSS_THREAD, SAME_THREAD), PROCESS)[group]
-    return np.where(own, PROCESS, rule).astype(np.int8)
+        _dispute(ranges, group, np.flatnonzero(~own), disputed, of=library)
+        _dispute(ranges, group, np.flatnonzero(~own & ~library), disputed)
+    else:
+        _dispute(ranges, group, np.flatnonzero(~own), disputed)
+    crosses = np.zeros(len(example), dtype=bool)
+    if crossing is not None:
+        crosses[group[crossing]] = True
+    rule = np.where(disputed, np.where(crosses, CROSS_THREAD, SAME_THREAD), PROCESS).astype(np.int8)
+    if not own.any() and (rule == rule[:1]).all():
+        return _all(int(rule[0]), count) if count else rule[group]
+    return np.where(own, np.int8(PROCESS), rule[group])
 
 
-def _alone(ranges: pd.DataFrame) -> NDArray[np.bool_]:
-    """Whether no range that another thread of the same process opened overlaps in time; ``ranges`` in order of their starts."""
-    start = ranges["start"].to_numpy()
-    end = np.where(ranges["closed"].to_numpy(), ranges["end"].to_numpy(), _FOREVER)
-    process, _ = groups(ranges["process"])
-    thread, example = groups(ranges["process"], ranges["thread"])
-    alone = np.ones(len(ranges), dtype=bool)
-    if len(example) == int(process.max(initial=-1)) + 1:
-        return alone
-    several = np.bincount(process[example]) > 1
+def _all(rule: int, count: int) -> NDArray[np.int8]:
+    return np.broadcast_to(np.int8(rule), count)
+
+
+def _crossing(ranges: Table) -> Mask | None:
+    """Which ranges ended on another thread than they began on; ``None`` for none."""
+    thread, end_thread = ranges.ints("thread"), ranges.ints("end_thread")
+    if thread is end_thread:
+        return None
+    crossing = thread != end_thread
+    return crossing if crossing.any() else None
+
+
+def _dispute(ranges: Table, group: Ints, some: Ints, disputed: Mask, of: Mask | None = None) -> None:
+    """Marks the groups with a range that overlaps in time one that another thread of its process opened, both among ``some``.
+
+    With ``of`` only the ranges that it marks are asked, but all dispute.
+    """
+    start, thread = ranges.ints("start")[some], taken(ranges.ints("thread"), some)
+    end, closed = ranges.ints("end")[some], ranges.mask("closed")[some]
+    if not closed.all():
+        end = np.where(closed, end, _FOREVER)
+    process, first = groups(taken(ranges.ints("process"), some))
+    owner, example = groups(process, thread)
+    several = np.bincount(process[example], minlength=len(first)) > 1
+    if not several.any():
+        return
     every, edges = by_code(process, len(several))
     for number in np.flatnonzero(several):
         places = every[edges[number] : edges[number + 1]]
-        threads, owner = np.unique(thread[places], return_inverse=True)
-        own, bounds = by_code(owner, len(threads))
+        own, bounds = by_code(*_renumbered(owner[places]))
         mine = [places[own[low:high]] for low, high in itertools.pairwise(bounds)]
-        stretches = [_stretches(start[some], end[some]) for some in mine]
+        stretches = [_stretches(start[rows], end[rows]) for rows in mine]
         together = tuple(np.sort(np.concatenate(sides)) for sides in zip(*stretches, strict=True))
-        for some, (begins, ends) in zip(mine, stretches, strict=True):
-            alone[some] = _met(start[some], end[some], *together) == _met(start[some], end[some], begins, ends)
-    return alone
+        for rows, (begins, ends) in zip(mine, stretches, strict=True):
+            asked = rows if of is None else rows[of[some[rows]]]
+            for low, high in itertools.pairwise(_growing(len(asked))):
+                part = asked[low:high]
+                part = part[~disputed[group[some[part]]]]  # of a disputed group nothing more needs to be known
+                met = _met(start[part], end[part], *together) != _met(start[part], end[part], begins, ends)
+                disputed[group[some[part[met]]]] = True
+
+
+def _renumbered(codes: Ints) -> tuple[Ints, int]:
+    codes, example = groups(codes)
+    return codes, len(example)
+
+
+def _growing(count: int) -> list[int]:
+    """Edges of stretches that grow eightfold from a thousand."""
+    edges, size = [0], 1024
+    while edges[-1] < count:
+        edges.append(min(count, edges[-1] + size))
+        size *= 8
+    return edges
 
 
 def _stretches(start: Ints, end: Ints) -> tuple[Ints, Ints]:

@@ -6,24 +6,22 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
-import pandas as pd
-from numpy.typing import NDArray
 
 from perfgate.measure import Measurement
-from perfgate.measure.codes import Ints, by_code, groups
+from perfgate.measure.codes import by_code, groups
+from perfgate.traces._coded import coded
 from perfgate.traces.names import display_name
 from perfgate.traces.summary import METRICS, KernelSum, RangeSummary, Stat
+from perfgate.traces.table import Ints, Table, Texts, is_steady, table_in
 
 _FEW = 4096  # groups: up to here each is partitioned, beyond all are sorted at once
 
 
 def rename(measurement: Measurement, name: Callable[[str], str]) -> Measurement:
     """The measurement with every range called ``name(its name)``; ranges that become equal count as one range."""
-    instances = measurement.instances
-    codes, example = groups(instances["name"])
-    new = pd.Categorical([name(text) for text in instances["name"].iloc[example]])
-    renamed = instances.assign(name=new.take(codes))
-    return replace(measurement, instances=renamed)
+    instances = table_in(measurement, "instances")
+    texts = instances.texts("name")
+    return replace(measurement, instances=instances.with_columns(name=coded(texts.codes, [name(text) for text in texts.names])))
 
 
 def summarize(measurement: Measurement) -> list[RangeSummary]:
@@ -31,30 +29,37 @@ def summarize(measurement: Measurement) -> list[RangeSummary]:
 
     Kernels are given where the measurement holds its operations.
     """
-    instances = measurement.instances
-    group, example = groups(instances["domain"], instances["name"])
+    instances = table_in(measurement, "instances")
+    domains, names = instances.texts("domain"), instances.texts("name")
+    group, example = groups(domains, names)
     order, edges = by_code(group, len(example))
-    stats = {metric: _stats(instances[metric].to_numpy()[order], group[order], len(example)) for metric in METRICS}
-    kernels = _kernels(measurement.ops, group, len(example))
-    missing = measurement.missing if len(measurement.missing) else np.zeros(len(group), dtype=np.int64)
-    lost, incomplete = (_sums(figure, group, len(example)) for figure in (missing, (missing > 0).astype(np.int64)))
-    rules = _rules(instances["rule"], group, len(example))
+    sizes = np.diff(edges).tolist()
+    stats = _all_stats(instances, group, order, edges)
+    kernels = _kernels(None if measurement.ops is None else table_in(measurement, "ops"), group, len(example))
+    lost, incomplete = _lost(measurement.missing, group, len(example))
+    rules = _rules(instances.texts("rule"), group, len(example))
     rows = [
         RangeSummary(
             name=display_name(domain, name),
             domain=domain,
-            instances=int(edges[number + 1] - edges[number]),
+            instances=sizes[number],
             rules=rules[number],
-            missing_launches=int(lost[number]),
-            incomplete=int(incomplete[number]),
+            missing_launches=lost[number],
+            incomplete=incomplete[number],
             kernels=kernels[number],
             **{metric: stats[metric][number] for metric in METRICS},
         )
-        for number, (domain, name) in enumerate(
-            zip(instances["domain"].iloc[example], instances["name"].iloc[example], strict=True)
-        )
+        for number, (domain, name) in enumerate(zip(domains.at(example), names.at(example), strict=True))
     ]
     return sorted(rows, key=_weight)
+
+
+def _lost(missing: Ints, group: Ints, count: int) -> tuple[list[int], list[int]]:
+    """Per group: launches without their GPU work, and instances with such launches."""
+    some = np.flatnonzero(missing)
+    sums = np.zeros(count, dtype=np.int64)
+    np.add.at(sums, group[some], missing[some])
+    return sums.tolist(), np.bincount(group[some], minlength=count).tolist()
 
 
 def _weight(row: RangeSummary) -> tuple[float, float, str]:
@@ -62,20 +67,36 @@ def _weight(row: RangeSummary) -> tuple[float, float, str]:
     return (-(busy.total or 0) if busy else 0, -(host.total or 0) if host else 0, row.name)
 
 
-def _stats(values: Ints, group: Ints, count: int) -> list[Stat | None]:
+def _all_stats(instances: Table, group: Ints, order: Ints, edges: Ints) -> dict[str, list[Stat | None]]:
+    """Per metric and group; columns that are equal are looked at once, as busy, span and sum of single kernels are."""
+    found: dict[str, list[Stat | None]] = {}
+    seen: list[tuple[str, Ints]] = []
+    for metric in METRICS:
+        values = instances.ints(metric)
+        same = next((name for name, other in seen if np.array_equal(other, values)), None)
+        found[metric] = found[same] if same else _stats(values[order], group, order, edges)
+        seen.append((metric, values))
+    return found
+
+
+def _stats(values: Ints, group: Ints, order: Ints, edges: Ints) -> list[Stat | None]:
     """Per group of the sorted rows, over its known values (not -1); ``None`` for a group without any."""
-    known = values >= 0
-    if not known.all():
-        values, group = values[known], group[known]
-    sizes = np.bincount(group, minlength=count)
-    present = np.flatnonzero(sizes)
+    count = len(edges) - 1
+    if len(values) and values.min() < 0:
+        known = values >= 0
+        values, edges = values[known], np.append(0, np.cumsum(known))[edges]
+        group = group[order][known]
+    else:
+        group = group[order] if count > _FEW else group
+    present = np.flatnonzero(np.diff(edges))
     found: list[Stat | None] = [None] * count
     if not len(present):
         return found
-    edges = np.append(0, np.cumsum(sizes[present]))
-    least, most, total = (step.reduceat(values, edges[:-1]) for step in (np.minimum, np.maximum, np.add))
-    for number, sum_, median, low, high in zip(present, total, _medians(values, group, edges), least, most, strict=True):
-        found[number] = Stat(int(sum_), median, int(low), int(high))
+    edges = np.append(edges[present], edges[-1])
+    least, most, total = (step.reduceat(values, edges[:-1]).tolist() for step in (np.minimum, np.maximum, np.add))
+    medians = _medians(values, group, edges)
+    for number, sum_, median, low, high in zip(present.tolist(), total, medians, least, most, strict=True):
+        found[number] = Stat(sum_, median, low, high)
     return found
 
 
@@ -98,29 +119,31 @@ def _halfway(low: int, high: int) -> float:
     return middle // 2 if middle % 2 == 0 else middle / 2
 
 
-def _rules(rule: pd.Series, group: Ints, count: int) -> list[tuple[str, ...]]:
+def _rules(rule: Texts, group: Ints, count: int) -> list[tuple[str, ...]]:
+    if len(rule) and is_steady(rule.codes):
+        return [(rule.names[rule.codes[0]],)] * count
     _, example = groups(group, rule)
     found: list[set[str]] = [set() for _ in range(count)]
-    for number, name in zip(group[example], rule.iloc[example], strict=True):
-        found[number].add(str(name))
+    for number, name in zip(group[example].tolist(), rule.at(example), strict=True):
+        found[number].add(name)
     return [tuple(sorted(names)) for names in found]
 
 
-def _kernels(ops: pd.DataFrame | None, group: Ints, count: int) -> list[tuple[KernelSum, ...]]:
+def _kernels(ops: Table | None, group: Ints, count: int) -> list[tuple[KernelSum, ...]]:
     found: list[list[KernelSum]] = [[] for _ in range(count)]
     if ops is not None and len(ops):
-        owner = group[ops["instance"].to_numpy()]
-        key, example = groups(owner, ops["kind"], ops["name"])
-        sums = _sums((ops["end"] - ops["start"]).to_numpy(), key, len(example))
-        exclusive = _sums(ops["exclusive_ns"].to_numpy(), key, len(example))
+        owner = group[ops.ints("instance")]
+        key, example = groups(owner, ops.texts("kind"), ops.texts("name"))
+        sums = _sums(ops.ints("end") - ops.ints("start"), key, len(example))
+        exclusive = _sums(ops.ints("exclusive_ns"), key, len(example))
         counts = np.bincount(key, minlength=len(example))
-        names = zip(ops["name"].iloc[example], ops["kind"].iloc[example], counts, sums, exclusive, strict=True)
+        names = zip(ops.texts("name").at(example), ops.texts("kind").at(example), counts, sums, exclusive, strict=True)
         for place, (name, kind, times, total, own) in enumerate(names):
             found[owner[example[place]]].append(KernelSum(str(name), str(kind), int(times), int(total), int(own)))
     return [tuple(sorted(kernels, key=lambda kernel: (-kernel.sum_ns, kernel.name))) for kernels in found]
 
 
-def _sums(values: NDArray[np.int64], key: Ints, count: int) -> Ints:
+def _sums(values: Ints, key: Ints, count: int) -> Ints:
     order, edges = by_code(key, count)
     sums: Ints = np.add.reduceat(values[order], edges[:-1])
     return sums

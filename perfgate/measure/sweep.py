@@ -18,6 +18,7 @@ Ints = NDArray[np.int64]
 Places = NDArray[np.int32] | NDArray[np.int64]
 _PAIRS_AT_ONCE = 1_000_000
 _FAR = 1 << 62
+_STEPS = 3  # operations of a window that are tried before it is searched
 
 
 @dataclass
@@ -66,9 +67,17 @@ def windows(start: Ints, end: Ints, low: Ints, high: Ints) -> Totals:
         if filled.any():
             totals.put(np.flatnonzero(filled), windows(start, end, low[filled], high[filled]))
         return totals
-    running = _prefix(end - start)
-    segments = _Segments(start, end)
-    return Totals(high - low, running[high] - running[low], *segments.busy_first_last(low, high))
+    count = high - low
+    several = np.flatnonzero(count > 1)
+    if len(several) == len(low):
+        running = _prefix(end - start)
+        return Totals(count, running[high] - running[low], *_Segments(start, end).busy_first_last(low, high))
+    first, last = start[low], end[low]
+    alone = Totals(count, last - first, last - first, first, last)
+    if len(several):
+        alone.sum = alone.busy.copy()
+        alone.put(several, windows(start, end, low[several], high[several]))
+    return alone
 
 
 class _Segments:
@@ -165,6 +174,23 @@ def gained_per_owner(owner: Ints, start: Ints, end: Ints) -> Ints:
             shift = (owner[low:high] - owner[low]) * width - origin
             gained[low:high] = _gained(start[low:high] + shift, end[low:high] + shift)
     return gained
+
+
+def reached(ordered: Ints, limit: Ints, low: Ints) -> Ints:
+    """Per window the first place from ``low`` on at which ``ordered`` exceeds ``limit``: most windows hold few operations."""
+    high = low.copy()
+    going: Ints | slice = slice(None)
+    for _ in range(_STEPS):
+        here = high[going]
+        more = (
+            (here < len(ordered)) & (ordered[np.minimum(here, len(ordered) - 1)] <= limit[going]) if len(ordered) else here < 0
+        )
+        going = np.flatnonzero(more) if isinstance(going, slice) else going[more]
+        if not len(going):
+            return high
+        high[going] += 1
+    high[going] = np.searchsorted(ordered, limit[going], side="right")
+    return high
 
 
 def expand(low: Places, high: Places) -> tuple[Ints, Ints]:

@@ -1,62 +1,103 @@
-"""Text columns held as small codes into a short list of texts: millions of rows share a handful of names."""
+"""Small codes in place of values: for text columns, and to group by."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
-Ints = NDArray[np.int64]
+from perfgate.traces.table import Ints, Texts, is_steady, steady
+
+Words = NDArray[np.uint64]
+_SPARE = 1 << 16  # entries of a table of all possible values beyond four per value
+_SLOTS = 16  # bits of a hash
+_ODD = (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0xD6E8FEB86659FD93, 0xA0761D6478BD642F)
 
 
-def coded(codes: Ints, texts: Sequence[str]) -> pd.Categorical:
-    """``texts[code]`` per row. Equal texts become one category."""
+def numbered(values: Ints) -> tuple[Ints, Ints]:
+    """A code 0 .. n-1 per value and the n distinct values; in linear time where these lie close together or are few."""
+    if not len(values) or is_steady(values):
+        return np.zeros(len(values), dtype=np.int64), values[:1].astype(np.int64)
+    low, high = int(values.min()), int(values.max())
+    if high - low <= 4 * len(values) + _SPARE:
+        codes, unique = _ranked(values - low, high - low + 1)
+        return codes, unique + low
+    for odd in _ODD:
+        slots = (values.view(np.uint64) * np.uint64(odd) >> np.uint64(64 - _SLOTS)).view(np.int64)
+        holder = np.zeros(1 << _SLOTS, dtype=np.int64)
+        holder[slots] = values
+        if np.array_equal(holder[slots], values):  # no two values share a slot
+            codes, unique = _ranked(slots, 1 << _SLOTS)
+            return codes, holder[unique]
+    unique, codes = np.unique(values, return_inverse=True)
+    return codes.astype(np.int64), unique
+
+
+def _ranked(places: Ints, width: int) -> tuple[Ints, Ints]:
+    """Codes and distinct values of numbers from 0 to ``width`` - 1."""
+    present = np.zeros(width, dtype=bool)
+    present[places] = True
+    unique = np.flatnonzero(present)
+    if len(unique) == width:
+        return places, unique
+    rank = np.empty(width, dtype=np.int64)
+    rank[unique] = np.arange(len(unique))
+    return rank[places], unique
+
+
+def one_of_each(codes: Ints, count: int) -> Ints:
+    """A place of each code 0 .. ``count`` - 1."""
+    place = np.empty(count, dtype=np.int64)
+    place[codes] = np.arange(len(codes))
+    return place
+
+
+def coded(codes: NDArray[np.integer[Any]], texts: Sequence[str]) -> Texts:
+    """``texts[code]`` per row. Equal texts become one."""
     known: dict[str, int] = {}
-    merged = np.array([known.setdefault(text, len(known)) for text in texts], dtype=np.int64)
-    return pd.Categorical.from_codes(merged[codes] if len(merged) else codes, categories=pd.Index(list(known), dtype=object))
+    merged = [known.setdefault(text, len(known)) for text in texts]
+    kind = np.min_scalar_type(-max(len(known), 1))
+    if len(known) < len(merged):
+        return Texts(np.array(merged, dtype=kind)[codes], list(known))
+    return Texts(codes.astype(kind), list(known))
 
 
-def named(keys: Ints, name: Callable[[int], str]) -> pd.Categorical:
+def named(keys: Ints, name: Callable[[int], str]) -> Texts:
     """``name(key)`` per row, called once per distinct key."""
-    codes, unique = pd.factorize(keys)
-    return coded(codes.astype(np.int64), [name(key) for key in unique.tolist()])
+    if len(keys) and is_steady(keys):
+        return constant(name(int(keys[0])), len(keys))
+    codes, unique = numbered(keys)
+    return coded(codes, [name(key) for key in unique.tolist()])
 
 
-def constant(text: str, count: int) -> pd.Categorical:
+def constant(text: str, count: int) -> Texts:
     """The same text in every row."""
-    return coded(np.zeros(count, dtype=np.int8), [text])
+    return Texts(np.broadcast_to(np.int8(0), count), [text])
 
 
-def steady(values: Ints) -> Ints:
-    """``values``, in the memory of one of them where all are equal; such an array can only be read."""
-    if len(values) and values[0] == values[-1] and (values == values[0]).all():
-        return np.broadcast_to(values[0], len(values))
-    return values
-
-
-def extents(x: Ints, y: Ints, z: Ints, missing: int) -> pd.Categorical:
+def extents(x: Ints, y: Ints, z: Ints, missing: int) -> Texts:
     """``132x1x1`` per row, "" where a part is ``missing`` or can't be an extent."""
     known = (x >= 0) & (y >= 0) & (z >= 0) & (x < 1 << 31) & (y < 1 << 16) & (z < 1 << 16)
     keys = np.where(known, x << 32 | y << 16 | z, missing)
     return named(keys, lambda key: "" if key == missing else f"{key >> 32}x{key >> 16 & 0xFFFF}x{key & 0xFFFF}")
 
 
-def concat(parts: Sequence[dict[str, pd.Categorical | Ints]]) -> dict[str, pd.Categorical | Ints]:
+def concat(parts: Sequence[dict[str, Texts | Ints]]) -> dict[str, Texts | Ints]:
     """The columns of all parts, one part below the other."""
     if len(parts) == 1:
         return parts[0]
     return {name: _joined([part[name] for part in parts]) for name in parts[0]}
 
 
-def _joined(pieces: Sequence[pd.Categorical | Ints]) -> pd.Categorical | Ints:
+def _joined(pieces: Sequence[Texts | Ints]) -> Texts | Ints:
     codes: list[Ints] = []
     texts: list[str] = []
     for piece in pieces:
-        if isinstance(piece, pd.Categorical):
+        if isinstance(piece, Texts):
             codes.append(piece.codes.astype(np.int64) + len(texts))
-            texts += piece.categories.to_list()
+            texts += piece.names
     if codes:
         return coded(np.concatenate(codes), texts)
     return steady(np.concatenate([np.asarray(piece) for piece in pieces]))

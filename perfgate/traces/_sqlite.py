@@ -12,7 +12,8 @@ import numpy as np
 
 from perfgate.errors import UnusableError, UsageError
 from perfgate.traces import _pages
-from perfgate.traces._pages import MISSING, Column, Ints
+from perfgate.traces._pages import MISSING, Column
+from perfgate.traces.table import Ints
 
 EXPORT_AGAIN = "export it again: nsys export --type sqlite --force-overwrite=true REPORT.nsys-rep"
 _ROWS_AT_ONCE = 65536
@@ -65,7 +66,7 @@ class Database:
         count = len(found[present[0]].values)
         for name in (*integers, *texts):
             if name not in found:
-                found[name] = Column(np.full(count, -1 if name in texts else MISSING))
+                found[name] = Column(np.broadcast_to(np.int64(-1 if name in texts else MISSING), count))
         return found
 
     def need(self, table: str, columns: Sequence[str]) -> None:

@@ -10,14 +10,14 @@ import re
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 
 from perfgate.errors import UnusableError
 from perfgate.traces import _coded, schema
-from perfgate.traces._pages import MISSING, Ints
+from perfgate.traces._pages import MISSING
 from perfgate.traces._sqlite import EXPORT_AGAIN, Database
+from perfgate.traces.table import Ints, Mask, Table, Texts, distinct, is_steady, taken
 
-Columns = dict[str, pd.Categorical | Ints]
+Columns = dict[str, Texts | Ints]
 
 LAUNCHES = "CUPTI_ACTIVITY_KIND_RUNTIME"
 KERNELS = "CUPTI_ACTIVITY_KIND_KERNEL"
@@ -73,7 +73,7 @@ class _Reader:
         parts = [part for part in (self._kernels(), self._copies(), self._fills(), self._graph_launches()) if part]
         ops = self._frame(_coded.concat(parts) if parts else None, schema.OPS)
         ranges = self._ranges(self._stops())
-        processes = {int(each) for frame in (launches, ranges, ops) for each in frame["process"].unique()}
+        processes = {each for table in (launches, ranges, ops) for each in distinct(table.ints("process"))}
         trace = schema.Trace(
             source=str(database.path),
             format="nsys-sqlite",
@@ -87,7 +87,7 @@ class _Reader:
             diagnostics=self._diagnostics(processes),
             notes=tuple(self.notes),
         )
-        if not len(trace.ranges) and not len(trace.ops):
+        if not len(ranges) and not len(ops):
             raise UnusableError(f"{database.path} holds neither NVTX ranges nor GPU work", _why_empty(trace.diagnostics))
         return trace
 
@@ -97,7 +97,7 @@ class _Reader:
         rows = self.database.rows("SELECT id, value FROM StringIds WHERE typeof(id) = 'integer' AND value IS NOT NULL")
         return {int(str(key)): value if isinstance(value, str) else str(value) for key, value in rows}
 
-    def _named(self, keys: Ints, fallback: str) -> pd.Categorical:
+    def _named(self, keys: Ints, fallback: str) -> Texts:
         return _coded.named(keys, lambda key: self.strings.get(key, fallback))
 
     def _integers(self, table: str, columns: tuple[str, ...]) -> dict[str, Ints]:
@@ -111,16 +111,16 @@ class _Reader:
                 return found.get("EXPORT_PRODUCT_VERSION", ""), found.get("EXPORT_SCHEMA_VERSION", "")
         return "", ""
 
-    def _frame(self, columns: Columns | None, wanted: dict[str, str]) -> pd.DataFrame:
-        return schema.check(pd.DataFrame(columns, copy=False), wanted, "nsys") if columns else schema.empty(wanted)
+    def _frame(self, columns: Columns | None, wanted: dict[str, str]) -> Table:
+        return schema.checked(columns, wanted) if columns else schema.blank(wanted)
 
-    def _graph_mode(self, ops: pd.DataFrame, launches: pd.DataFrame) -> str:
+    def _graph_mode(self, ops: Table, launches: Table) -> str:
         """How graphs were traced, "" where none was launched or nothing tells."""
-        if len(ops) and "GRAPH" in ops["kind"].cat.categories:
+        if "GRAPH" in ops.texts("kind").names:
             return "graph"
-        if (ops["graph_node"].to_numpy() >= 0).any():
+        if len(ops) and ops.ints("graph_node").max() >= 0:
             return "node"
-        launched = any("GraphLaunch" in name for name in launches["name"].cat.categories) if len(launches) else False
+        launched = any("GraphLaunch" in name for name in launches.texts("name").names)
         if launched and {"name", "value"} <= self.database.tables.get("META_DATA_CAPTURE", set()):
             rows = self.database.rows("SELECT value FROM META_DATA_CAPTURE WHERE name LIKE '%CUDA_GRAPH_TRACE_OPTIONS:MODE'")
             modes = {str(value).lower() for (value,) in rows} & {"graph", "node"}
@@ -150,16 +150,16 @@ class _Reader:
                 found.append(blank_paths(str(text).strip()))
         return tuple(dict.fromkeys(found))
 
-    def _launches(self) -> pd.DataFrame:
+    def _launches(self) -> Table:
         if LAUNCHES not in self.database.tables:
-            return schema.empty(schema.LAUNCHES)
+            return schema.blank(schema.LAUNCHES)
         self.database.need(LAUNCHES, ("start", "end", "globalTid", "correlationId"))
         found = self._integers(LAUNCHES, ("start", "end", "globalTid", "correlationId", "nameId"))
         found = self._plausible(found, LAUNCHES, ("globalTid",))
         frame: Columns = {
             "name": self._named(found.pop("nameId"), "[API call]"),
-            "process": _coded.steady(found["globalTid"] & ~_THREAD_BITS),
-            "thread": _coded.steady(found["globalTid"]),
+            "process": _process(found["globalTid"]),
+            "thread": found["globalTid"],
             "correlation": _or(found.pop("correlationId"), -1),
             "start": found["start"],
             "end": found["end"],
@@ -171,7 +171,7 @@ class _Reader:
         found = self._device_rows(KERNELS, (*known, *(GEOMETRY if self.geometry else ())))
         if found is None:
             return None
-        keys = found.pop(known[0]) if known else np.full(len(found["start"]), MISSING)
+        keys = found.pop(known[0]) if known else np.broadcast_to(np.int64(MISSING), len(found["start"]))
         return self._ops("KERNEL", self._named(keys, "[kernel]"), found, **(_geometry(found) if self.geometry else {}))
 
     def _copies(self) -> Columns | None:
@@ -204,7 +204,7 @@ class _Reader:
         shared = ("start", "end", "deviceId", "correlationId", "globalPid", "graphNodeId")
         found = self._integers(table, (*shared, *(("contextId", "streamId") if self.geometry else ()), *extra))
         if "globalPid" not in self.database.tables[table]:
-            found["globalPid"] = np.full(len(found["start"]), self._only_process(table))
+            found["globalPid"] = np.broadcast_to(np.int64(self._only_process(table)), len(found["start"]))
         return self._plausible(found, table, ("globalPid",))
 
     def _only_process(self, table: str) -> int:
@@ -222,6 +222,8 @@ class _Reader:
     def _plausible(self, found: dict[str, Ints], table: str, needed: tuple[str, ...]) -> dict[str, Ints]:
         """``found`` without the rows whose times can't be real; they are counted in the notes."""
         start, end = found["start"], found["end"]
+        if len(start) and _all_plausible(start, end, [found[name] for name in needed]):
+            return found
         good = (start + _FURTHEST).view(np.uint64) < 2 * _FURTHEST  # unsigned: what is below 0 is far above
         good &= (end - start).view(np.uint64) <= _LONGEST
         if table not in (LAUNCHES, NVTX):
@@ -230,7 +232,7 @@ class _Reader:
             good &= found[name] != MISSING
         return self._keep(found, good, table)
 
-    def _keep(self, found: dict[str, Ints], good: np.ndarray, table: str) -> dict[str, Ints]:
+    def _keep(self, found: dict[str, Ints], good: Mask, table: str) -> dict[str, Ints]:
         bad = len(good) - int(np.count_nonzero(good))
         if not bad:
             return found
@@ -239,16 +241,16 @@ class _Reader:
                 f"{self.database.path}: none of the {bad} rows of {table} has usable times and process", EXPORT_AGAIN
             )
         self.notes.append(f"{bad} of {len(good)} rows of {table} have no usable times or process: left out")
-        return {name: values[good] for name, values in found.items()}
+        return {name: taken(values, good) for name, values in found.items()}
 
-    def _ops(self, kind: str, names: pd.Categorical, found: dict[str, Ints], **extra: pd.Categorical | Ints) -> Columns | None:
+    def _ops(self, kind: str, names: Texts, found: dict[str, Ints], **extra: Texts | Ints) -> Columns | None:
         count = len(found["start"])
         if not count:
             return None
         unknown = np.broadcast_to(np.int64(-1), count)
 
         def column(name: str) -> Ints:
-            return _coded.steady(_or(found.pop(name), -1)) if name in found else unknown
+            return _or(found.pop(name), -1) if name in found else unknown
 
         frame: Columns = {
             "kind": _coded.constant(kind, count),
@@ -256,7 +258,7 @@ class _Reader:
             "device": column("deviceId"),
             "context": column("contextId"),
             "stream": column("streamId"),
-            "process": _coded.steady(found.pop("globalPid") & ~_THREAD_BITS),
+            "process": _process(found.pop("globalPid")),
             "correlation": column("correlationId"),
             "start": found["start"],
             "end": found["end"],
@@ -269,10 +271,10 @@ class _Reader:
         }
         return frame
 
-    def _ranges(self, stops: Ints) -> pd.DataFrame:
+    def _ranges(self, stops: Ints) -> Table:
         database = self.database
         if NVTX not in database.tables:
-            return schema.empty(schema.RANGES)
+            return schema.blank(schema.RANGES)
         database.need(NVTX, ("start", "end", "eventType", "globalTid"))
         columns = database.columns(
             NVTX, ("start", "end", "eventType", "globalTid", "endGlobalTid", "domainId", "textId"), ("text",)
@@ -280,39 +282,37 @@ class _Reader:
         texts = columns["text"].texts
         found = {name: column.values for name, column in columns.items()}
         domains = self._domain_names(found, texts)
-        kind = found.pop("eventType")
-        start_end = (kind == START_END[0]) | (kind == START_END[1])
-        ranges = start_end | (kind == PUSH_POP[0]) | (kind == PUSH_POP[1])
-        found["start_end"] = start_end.astype(np.int64)
-        if not ranges.all():
-            found = {name: values[ranges] for name, values in found.items()}
+        found = _only_ranges(found)
         if not len(found["start"]):
-            return schema.empty(schema.RANGES)
-        closed = found["end"] != MISSING
-        if len(stops):  # newer exports close what is still open at exactly that time
-            closed &= ~np.isin(found["end"], stops)
-        found["end"], found["closed"] = np.where(closed, found["end"], found["start"]), closed.astype(np.int64)
+            return schema.blank(schema.RANGES)
+        found["closed"] = np.ones(len(found["end"]), dtype=bool)
+        if len(stops) or found["end"].min() == MISSING:
+            # newer exports close what is still open at exactly the time at which profiling stopped
+            found["closed"] = (found["end"] != MISSING) & ~np.isin(found["end"], stops)
+            found["end"] = np.where(found["closed"], found["end"], found["start"])
         found = self._plausible(found, NVTX, ("globalTid",))
-        process = _coded.steady(found["globalTid"] & ~_THREAD_BITS)
-        thread, other = _coded.steady(found.pop("globalTid")), found.pop("endGlobalTid")
-        other = np.where(other == MISSING, thread, other)
+        process = _process(found["globalTid"])
+        thread, other = found.pop("globalTid"), found.pop("endGlobalTid")
         frame: Columns = {
             "domain": self._domains(process, _or(found.pop("domainId"), 0), domains),
             "name": self._range_names(found.pop("text"), found.pop("textId"), texts),
-            "kind": _coded.coded(found.pop("start_end"), ["PushPop", "StartEnd"]),
+            "kind": _coded.named(found.pop("eventType"), lambda kind: "StartEnd" if kind in START_END else "PushPop"),
             "process": process,
             "thread": thread,
-            "end_thread": thread if np.array_equal(thread, other) else other,
+            "end_thread": _or(other, thread),
             "start": found["start"],
             "end": found["end"],
-            "closed": found["closed"] == 1,
+            "closed": found["closed"],
         }
         return self._frame(frame, schema.RANGES)
 
-    def _range_names(self, text: Ints, text_id: Ints, texts: list[str]) -> pd.Categorical:
+    def _range_names(self, text: Ints, text_id: Ints, texts: list[str]) -> Texts:
         """The name is the row's own text, else the registered string."""
-        keys = np.where(text >= 0, text, np.where(text_id == MISSING, -1, len(texts) + text_id))
         registered = len(texts)
+        if is_steady(text_id):
+            keys = np.where(text >= 0, text, -1 if not len(text) or text_id[0] == MISSING else registered + text_id[0])
+        else:
+            keys = np.where(text >= 0, text, np.where(text_id == MISSING, -1, registered + text_id))
 
         def name(key: int) -> str:
             return texts[key] if 0 <= key < registered else self.strings.get(key - registered, "[unnamed]")
@@ -322,19 +322,22 @@ class _Reader:
     def _domain_names(self, found: dict[str, Ints], texts: list[str]) -> dict[tuple[int, int], str]:
         """The names that (process, domain id) were created with."""
         names = {}
-        for row in np.flatnonzero(found["eventType"] == DOMAIN_CREATE).tolist():
+        kind = found["eventType"]
+        if is_steady(kind) and len(kind) and kind[0] != DOMAIN_CREATE:
+            return {}
+        for row in np.flatnonzero(kind == DOMAIN_CREATE).tolist():
             code = int(found["text"][row])
             name = texts[code] if code >= 0 else self.strings.get(int(found["textId"][row]), "")
             names[int(found["globalTid"][row]) & ~_THREAD_BITS, int(found["domainId"][row])] = name
         return names
 
-    def _domains(self, process: Ints, domain: Ints, names: dict[tuple[int, int], str]) -> pd.Categorical:
+    def _domains(self, process: Ints, domain: Ints, names: dict[tuple[int, int], str]) -> Texts:
         """The name per (process, domain id); 0 is the default domain, whose name is empty."""
-        if not domain.any():
+        if (is_steady(domain) and domain[0] == 0) or not domain.any():
             return _coded.constant("", len(domain))
-        processes, each_process = pd.factorize(process)
-        numbers, each_number = pd.factorize(domain)
-        pairs, unique = pd.factorize(processes.astype(np.int64) * len(each_number) + numbers)
+        processes, each_process = _coded.numbered(process)
+        numbers, each_number = _coded.numbered(domain)
+        pairs, unique = _coded.numbered(processes * len(each_number) + numbers)
         keys = [
             (int(each_process[pair // len(each_number)]), int(each_number[pair % len(each_number)])) for pair in unique.tolist()
         ]
@@ -349,8 +352,37 @@ def blank_paths(text: str) -> str:
     return _PATH.sub("<path>", text)
 
 
-def _or(values: Ints, fallback: int) -> Ints:
+def _or(values: Ints, fallback: int | Ints) -> Ints:
+    """``values``, where they are missing ``fallback``."""
+    if not len(values) or values.min() != MISSING:
+        return values
+    if is_steady(values):
+        return fallback if isinstance(fallback, np.ndarray) else np.broadcast_to(np.int64(fallback), len(values))
     return np.where(values == MISSING, fallback, values)
+
+
+def _process(threads: Ints) -> Ints:
+    """The process of each global thread id."""
+    if len(threads) and int(threads.min()) & ~_THREAD_BITS == int(threads.max()) & ~_THREAD_BITS:
+        return np.broadcast_to(threads[0] & ~_THREAD_BITS, len(threads))
+    return threads & ~_THREAD_BITS
+
+
+def _all_plausible(start: Ints, end: Ints, needed: list[Ints]) -> bool:
+    """Whether no row can be one to leave out, told by the extremes of whole columns."""
+    if not start.min() >= -_FURTHEST or not start.max() < _FURTHEST or any(values.min() == MISSING for values in needed):
+        return False
+    took = end - start
+    return bool(start.min() > 0 and took.min() >= 0 and took.max() <= _LONGEST)
+
+
+def _only_ranges(found: dict[str, Ints]) -> dict[str, Ints]:
+    """The rows that are ranges of either kind."""
+    kind = found["eventType"]
+    if len(kind) and is_steady(kind) and kind[0] in PUSH_POP:
+        return found
+    ranges = np.isin(kind, (*PUSH_POP, *START_END))
+    return found if ranges.all() else {name: taken(values, ranges) for name, values in found.items()}
 
 
 def _geometry(found: dict[str, Ints]) -> Columns:

@@ -5,9 +5,16 @@ All times are int64 nanoseconds on the trace's own clock. Column names and dtype
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-import pandas as pd
+import numpy as np
+
+from perfgate.traces.table import Framed, Table, Texts, Values
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 # One row per GPU operation: kernel, memcpy, memset, or one launch of a CUDA graph traced as a whole.
 OPS: dict[str, str] = {
@@ -56,8 +63,9 @@ class Trace:
     """What one capture holds, whatever format it came from.
 
     ``ops``, ``launches`` and ``ranges`` have the columns of :data:`OPS`, :data:`LAUNCHES`, :data:`RANGES`; row order means
-    nothing, and text columns may be categorical. ``has_gpu`` is False where the capture holds no GPU activity table at all
-    (then busy is unknown, never 0).
+    nothing, and text columns may be categorical. They are given as tables or DataFrames and read as DataFrames;
+    :func:`~perfgate.traces.table.table_in` gives the tables. ``has_gpu`` is False where the capture holds no GPU activity
+    table at all (then busy is unknown, never 0).
     ``diagnostics`` are the profiler's own messages, without anything of the environment.
     """
 
@@ -65,17 +73,31 @@ class Trace:
     format: str  # nsys-sqlite | nsys-csv | kineto
     tool_version: str  # "2025.3.1", "" unknown
     schema_version: str
-    ops: pd.DataFrame
-    launches: pd.DataFrame
-    ranges: pd.DataFrame
-    has_gpu: bool
+    ops: Framed = Framed()  # noqa: RUF009  (a descriptor, as are the next two)
+    launches: Framed = Framed()  # noqa: RUF009
+    ranges: Framed = Framed()  # noqa: RUF009
+    has_gpu: bool = False
     graph_mode: str = ""  # "graph" | "node" | "" unknown or no graphs
     diagnostics: tuple[str, ...] = ()
     notes: tuple[str, ...] = field(default=())  # what the reader had to leave out or guess, in words
 
 
+def blank(columns: Mapping[str, str]) -> Table:
+    """A table with the given columns and no rows."""
+    return Table(
+        {name: Texts(np.empty(0, np.int8), ()) if kind == "str" else np.empty(0, kind) for name, kind in columns.items()}
+    )
+
+
+def checked(columns: Mapping[str, Values], wanted: Mapping[str, str]) -> Table:
+    """The columns ``wanted``, in their order. Raises ``KeyError`` for one that lacks: a reader's bug, never a user's error."""
+    return Table({name: columns[name] for name in wanted})
+
+
 def empty(columns: dict[str, str]) -> pd.DataFrame:
     """A frame with the given columns and no rows."""
+    import pandas as pd
+
     return pd.DataFrame({name: pd.Series([], dtype=_dtype(kind)) for name, kind in columns.items()})
 
 
@@ -95,6 +117,8 @@ def check(frame: pd.DataFrame, columns: dict[str, str], what: str) -> pd.DataFra
 
 
 def _held(dtype: object, wanted: str) -> bool:
+    import pandas as pd
+
     return dtype == wanted or (wanted == "object" and isinstance(dtype, pd.CategoricalDtype))
 
 
