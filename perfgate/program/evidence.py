@@ -16,6 +16,7 @@ from perfgate.program.steps import RankRecord, check_ranks, clock_of, from_range
 from perfgate.traces import read
 
 Key = tuple[str, str]  # a range's domain and name
+LEAST_STEPS = 4  # in the window: its last one may have no next one's start, and three times are needed
 STEP = "step"  # what the step's range is called in results
 
 
@@ -165,9 +166,9 @@ class Runs:
         if shape is None:
             steps = records[0].steps
             window = window_of(steps, *self.options.window(), self.options.steps)
-            if window[1] - window[0] < 2:
+            if window[1] - window[0] < LEAST_STEPS:
                 text = f"the steady window {window[0]}:{window[1]} of {steps} steps holds {window[1] - window[0]}"
-                raise UsageError(text, "let the program run more steps, or widen --steps")
+                raise UsageError(f"{text}, {LEAST_STEPS} are needed", "let the program run more steps, or widen --steps")
             self.shape = shape = Shape(len(records), steps, window)
         for what, here, there in (("ranks", len(records), shape.ranks), ("steps", records[0].steps, shape.steps)):
             if here != there:

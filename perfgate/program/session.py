@@ -143,8 +143,9 @@ class ProgramSession:
         due: list[Kind] = []
         for kind in wanted:
             mine = [one for one in judged if (one.metric == "step_wall") == (kind == "confirm")]
-            more = next_look(undecided_blocks(mine), prepared.looks) if wanted[kind] else 0
-            due += [kind] * min(more, max(0, 2 * prepared.looks.at[-1] - done[kind]))
+            asked_for = kind == "time" and prepared.options.profiled_blocks >= 0
+            most = wanted[kind] if asked_for else 2 * prepared.looks.at[-1]
+            due += [kind] * min(next_look(undecided_blocks(mine), prepared.looks), max(0, most - done[kind]))
         return due
 
     def _run_block(self, number: int, kind: Kind) -> None:
@@ -184,12 +185,12 @@ class ProgramSession:
     def _how_to_time(self, arm: Arm, block: int, position: int) -> Watched:
         """Whether the program times its steps itself, tried where no run under nsys has shown it."""
         capture = self._capture(arm, "confirm", block, position, "", suffix="-probe")
-        if self._runs.recorded(capture.spec.id):
-            return ""
-        if self._prepared.launcher.facts is None:
-            raise ProfilerError(
-                "the program does not use perfgate.steps, so nsys must time its steps; none was found", "perfgate doctor"
-            )
+        with self._told_in_result(capture.spec.id):
+            if self._runs.recorded(capture.spec.id):
+                return ""
+            if self._prepared.launcher.facts is None:
+                text = "the program does not use perfgate.steps, so nsys must time its steps, and none was found"
+                raise ProfilerError(text, "`for batch in perfgate.steps(loader):` in the program, or `perfgate doctor`")
         return "ranges"
 
     def _capture(self, arm: Arm, kind: Kind, block: int, position: int, watched: Watched, suffix: str = "") -> Capture:
