@@ -6,6 +6,7 @@ Names of ``workloads/*/ops.py`` are those implementations themselves, so that a 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -81,6 +82,23 @@ def sdpa(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return F.scaled_dot_product_attention(q, k, v, is_causal=True)
 
 
+def sdpa_exact(implementation: str, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """The same by the drop-in's ``implementation``, whose gradients are exact sums.
+
+    Raises ``NotImplementedError`` with the reason where its probe says that it can't run here or not this shape.
+    """
+    from ..attention import support
+    from ..attention.dropin import sdpa as drop_in
+    from ..attention.fa4 import probe
+
+    asked = {"triton_exact": support.unsupported, "fa4_exact": partial(probe.unsupported, rule="exact")}[implementation]
+    heads, length, dim = q.shape[1:]
+    shape = {"dim": dim, "heads": heads, "kv_heads": k.shape[1], "q_len": length, "kv_len": k.shape[2]}
+    if reason := asked(str(q.device), **shape, causal=True, window=None):
+        raise NotImplementedError(f"attention by {implementation}: {reason}")
+    return drop_in(q, k, v, is_causal=True, implementation=implementation)
+
+
 def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
     """Mean over all tokens, in f32."""
     return F.cross_entropy(logits.float(), targets)
@@ -109,7 +127,7 @@ def kernels() -> dict[str, dict[str, Callable[..., Any]]]:
         },
         "norm": {"torch.rms_norm": lambda x, weight: F.rms_norm(x, weight.shape, weight, 1e-5)},
         "linear": {"torch.linear": F.linear},
-        "attention": {"torch.sdpa": sdpa},
+        "attention": {"torch.sdpa": sdpa} | {name: partial(sdpa_exact, name) for name in ("triton_exact", "fa4_exact")},
         "mlp": {"torch.silu_mul": lambda both: F.silu(both.chunk(2, dim=-1)[0]) * both.chunk(2, dim=-1)[1]},
         "router_topk": _all_of(router_topk, _choose),
         "routing_map": _all_of(routing_map, _map),

@@ -41,7 +41,7 @@ OPS_OF = {
 }
 # what an arm may use instead, when asked for by name: op: {kernel: arms}
 OPTIONS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
-    "attention": {"champion.sdpa": ("champion",)},
+    "attention": {"triton_exact": ("champion",), "fa4_exact": ("champion",)},  # attention/dropin.py; heads of 64 or 128
 }
 
 

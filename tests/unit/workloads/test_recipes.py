@@ -225,6 +225,28 @@ def test_the_chunked_scan_is_the_recurrence(generator, device):
     torch.testing.assert_close(torch.stack(expected, dim=1), actual)
 
 
+@pytest.mark.gpu
+def test_the_exact_attention_is_the_stock_one_but_for_rounding(device, generator):
+    drawn = [torch.randn(2, 4, 256, 128, device=device, generator=generator).to(torch.bfloat16) for _ in range(4)]
+    kernels, made = discover.module("recipes.kernels").kernels()["attention"], {}
+    for name in ("torch.sdpa", "triton_exact"):
+        q, k, v = (one.clone().requires_grad_() for one in drawn[:3])
+        out = kernels[name](q, k, v)
+        made[name] = (out, *torch.autograd.grad(out, (q, k, v), drawn[3]))
+
+    for expected, actual in zip(*made.values(), strict=True):
+        torch.testing.assert_close(expected, actual, rtol=3e-2, atol=3e-2)
+
+
+@pytest.mark.parametrize("name", ["triton_exact", "fa4_exact"])
+def test_an_exact_attention_that_can_not_run_falls_back_to_nothing(name):
+    kernels = discover.module("recipes.kernels").kernels()["attention"]
+    q = torch.zeros(1, 1, 16, 24, dtype=torch.bfloat16)
+
+    with pytest.raises(NotImplementedError, match=f"attention by {name}: "):
+        kernels[name](q, q, q)
+
+
 def test_the_gradient_norm_is_in_float32_and_clips():
     weights = [torch.nn.Parameter(torch.zeros(5, dtype=torch.bfloat16)) for _ in range(2)]
     for weight in weights:
