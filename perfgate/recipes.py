@@ -15,7 +15,7 @@ from typing import Any
 from perfgate.determinism import contract
 from perfgate.devices import choose_device
 from perfgate.discover import bundled_folder, module
-from perfgate.errors import UsageError
+from perfgate.errors import UsageError, WorkloadError
 from perfgate.model import Mode
 
 STEPS = 41
@@ -97,7 +97,8 @@ def train(
 
     ``device`` is ``auto``, ``cpu`` (where kernels in Triton run in its interpreter) or a GPU's index; ``size`` None: h200 on a
     GPU, tiny on a CPU. The kernels also go to ``run_dir``/kernels.json, the scalars below ``metrics``.
-    Raises :class:`UsageError` for names that are none and :class:`ContractError` for an environment that breaks the contract.
+    Raises :class:`UsageError` for names that are none, :class:`WorkloadError` for a kernel that can't run here and
+    :class:`~perfgate.determinism.contract.ContractError` for an environment that breaks the contract.
     """
     _shapes(recipe, size or "tiny")
     if metrics is not None and metrics.is_dir() and any(metrics.iterdir()):
@@ -117,5 +118,8 @@ def train(
     if run_dir is not None:
         (run_dir / "kernels.json").write_text(json.dumps(used, indent=1) + "\n")
     with contract.policy(mode, memory_fill=memory_fill):
-        rows: list[dict[str, float]] = module("recipes.train").train(shapes, used, place, steps, seed, metrics)
+        try:
+            rows: list[dict[str, float]] = module("recipes.train").train(shapes, used, place, steps, seed, metrics)
+        except NotImplementedError as error:
+            raise WorkloadError(str(error), "choose another: --kernel OP=KERNEL; nothing is fallen back to") from error
     return rows

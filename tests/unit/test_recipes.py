@@ -5,7 +5,7 @@ import pytest
 
 from perfgate import recipes
 from perfgate.determinism.metrics import read_run
-from perfgate.errors import UsageError
+from perfgate.errors import UsageError, WorkloadError
 
 
 @pytest.mark.parametrize(
@@ -95,3 +95,8 @@ def test_a_device_that_is_none_is_refused():
 def test_an_arm_or_kernel_that_is_none_is_a_bad_request(wrong):
     with pytest.raises(UsageError, match=r"no arm 'fast': arms are|no op 'combine': it has"):
         trained(**wrong)
+
+
+def test_a_kernel_that_can_not_run_here_is_told_as_one():
+    with pytest.raises(WorkloadError, match="attention by triton_exact: head dimension 16"):
+        trained(arm="champion", mode="deterministic", kernels={"attention": "triton_exact"})

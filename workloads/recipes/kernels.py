@@ -91,10 +91,13 @@ def sdpa_exact(implementation: str, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     from ..attention.dropin import sdpa as drop_in
     from ..attention.fa4 import probe
 
-    asked = {"triton_exact": support.unsupported, "fa4_exact": partial(probe.unsupported, rule="exact")}[implementation]
+    probes: dict[str, Callable[..., str]] = {
+        "triton_exact": support.unsupported,
+        "fa4_exact": partial(probe.unsupported, rule="exact"),
+    }
     heads, length, dim = q.shape[1:]
     shape = {"dim": dim, "heads": heads, "kv_heads": k.shape[1], "q_len": length, "kv_len": k.shape[2]}
-    if reason := asked(str(q.device), **shape, causal=True, window=None):
+    if reason := probes[implementation](str(q.device), **shape, causal=True, window=None):
         raise NotImplementedError(f"attention by {implementation}: {reason}")
     return drop_in(q, k, v, is_causal=True, implementation=implementation)
 
