@@ -9,9 +9,11 @@ same bits.
 
 from __future__ import annotations
 
+import math
+
 ROUNDER = 1.5  # C / U
 SMALLEST, LARGEST = 2.0**-100, 2.0**126  # of U: no quantum is subnormal; above, C is NaN
-FINE_BITS = 11  # a tile kept in the shared sum has its largest element at least 2^11 quanta, of 2^23
+FINE_BITS = 11  # a tile in the shared sum has its largest element at 2^11 quanta or more, of 2^23
 
 
 def row_limit(grad_norm: float, largest_value_norm: float, largest_key: float) -> float:
@@ -21,3 +23,21 @@ def row_limit(grad_norm: float, largest_value_norm: float, largest_key: float) -
     probabilities that do not sum to 1 because the logits were rounded.
     """
     return 2.0 * grad_norm * largest_value_norm * largest_key
+
+
+def constant(limit: float) -> float:
+    """C for the smallest power of two U that reaches ``limit``, at least 2⁻¹⁰⁰; NaN above 2¹²⁶ and for NaN."""
+    if not limit <= LARGEST:
+        return math.nan
+    mantissa, exponent = math.frexp(max(limit, SMALLEST))
+    return ROUNDER * 2.0 ** (exponent - (mantissa == 0.5))
+
+
+def most(group: int) -> float:
+    """Of C: the largest element of a tile that ``group`` such tiles can be summed with, each rounded, within 24 bits."""
+    return 1.0 / (ROUNDER * group)
+
+
+def least() -> float:
+    """Of C: what a tile's largest element must reach, else the quantum is too coarse for it and the tile is kept aside."""
+    return 2.0 ** (FINE_BITS - 23) / ROUNDER

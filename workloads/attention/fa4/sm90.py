@@ -21,7 +21,7 @@ from flash_attn.cute.flash_bwd_sm90 import FlashAttentionBackwardSm90  # type: i
 from flash_attn.cute.named_barrier import NamedBarrierBwd  # type: ignore[import-not-found,unused-ignore]
 from quack import layout_utils  # type: ignore[import-not-found,unused-ignore]
 
-from .bound import FINE_BITS, ROUNDER
+from . import bound
 
 ROWS, TILES, ASIDE_K, ASIDE_V, FLAGS = range(5)  # places in the kernel's auxiliary tensors
 
@@ -64,8 +64,8 @@ def settle(
     top = Float32(0.0)
     for i in cutlass.range_constexpr(cute.size(acc)):
         top = cute.arch.fmax(top, cute.arch.fmax(values[i], -values[i], nan=True), nan=True)
-    fits = top <= constant * Float32(1.0 / (ROUNDER * group))
-    fine = top >= constant * Float32(2.0 ** (FINE_BITS - 23) / ROUNDER)
+    fits = top <= constant * Float32(bound.most(group))
+    fine = top >= constant * Float32(bound.least())
     barrier: cutlass.Constexpr[int] = int(NamedBarrierBwd.Epilogue)
     too_large = any_thread(not fits, barrier, threads)
     fine_enough = any_thread(fine, barrier, threads)

@@ -1,0 +1,138 @@
+"""The proof's claims, tried: no partial sum in any order reaches 2²⁴ quanta, so every order gives the same bits."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from perfgate import discover
+
+bound = discover.module("attention.fa4.bound")
+FLOAT = np.float32
+
+
+def rounded(values, c):
+    c = FLOAT(c)
+    return (values.astype(FLOAT) + c) - c
+
+
+def totals_in_many_orders(rows, rng, orders=6):
+    """f32 sums over the first axis, one addend after another, in several orders; and the largest partial sum met."""
+    found, largest = [], 0.0
+    for _ in range(orders):
+        total = np.zeros(rows.shape[1:], FLOAT)
+        for row in rng.permutation(len(rows)):
+            total = total + rows[row]
+            largest = max(largest, float(np.abs(total).max(initial=0.0)))
+        found.append(total.tobytes())
+    return found, largest
+
+
+@pytest.mark.parametrize(
+    ("limit", "u"),
+    [
+        (1.0, 1.0),
+        (1.0000001, 2.0),
+        (800.0, 1024.0),
+        (0.0, 2.0**-100),
+        (1e-45, 2.0**-100),
+        (2.0**126, 2.0**126),
+        (3e-20, 2.0 ** math.ceil(math.log2(3e-20))),
+    ],
+)
+def test_the_constant_is_one_and_a_half_times_the_next_power_of_two(limit, u):
+    assert 1.5 * u == bound.constant(limit)
+
+
+@pytest.mark.parametrize("limit", [2.0**126 * 1.01, math.inf, math.nan])
+def test_no_constant_where_it_would_overflow(limit):
+    assert math.isnan(bound.constant(limit))
+
+
+@given(st.floats(-1.0, 1.0, width=32), st.integers(-99, 125))
+def test_rounding_gives_multiples_of_half_a_quantum_off_by_at_most_one(fraction, exponent):
+    u = 2.0**exponent
+    x = FLOAT(fraction) * FLOAT(u)
+    q = u * 2.0**-23
+    got = float(rounded(np.array([x]), bound.constant(u))[0])
+
+    assert 0.0 == math.fmod(got, q / 2)
+    assert abs(got - float(x)) <= q
+    assert abs(float(x)) > u / 2 or (abs(got - float(x)) <= q / 2 and math.fmod(got, q) == 0.0)
+
+
+SCALES = st.integers(-30, 30).map(lambda e: 10.0 ** (e / 6))
+
+
+def softmax(scores):
+    with np.errstate(invalid="ignore"):
+        weights = np.exp(scores - scores.max(axis=1, keepdims=True))
+    return weights / weights.sum(axis=1, keepdims=True)
+
+
+def attention(seed, rows, keys, dim, scale_q, scale_k, scale_v, scale_g, huge, causal):
+    """Contributions of every key to dQ [keys, rows, dim] (as if a tile held one key), and what the bound is taken from."""
+    rng = np.random.default_rng(seed)
+    q, g = (rng.standard_normal((rows, dim)) * s for s in (scale_q, scale_g))
+    k, v = (rng.standard_normal((keys, dim)) * s for s in (scale_k, scale_v))
+    if huge:
+        k[keys // 2] *= 1e3
+        g *= 10.0 ** rng.integers(-3, 4, (rows, 1))
+    scores = q @ k.T / math.sqrt(dim)
+    if causal:
+        scores = np.where(np.arange(keys)[None, :] <= np.arange(rows)[:, None] + keys - rows, scores, -np.inf)
+    p = softmax(scores)
+    dp = g @ v.T
+    ds = p * (dp - (p * dp).sum(axis=1, keepdims=True))
+    limits = [bound.row_limit(np.linalg.norm(row), np.linalg.norm(v, axis=1).max(), np.abs(k).max()) for row in g]
+    return ds.T[:, :, None] * k[:, None, :], np.array(limits), rng
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.integers(0, 2**32 - 1), st.integers(1, 6), st.integers(6, 40), st.sampled_from([4, 16]),
+    SCALES, SCALES, SCALES, SCALES, st.booleans(), st.booleans(),
+)  # fmt: skip
+def test_no_partial_sum_of_a_row_passes_its_bound_and_every_order_agrees(
+    seed, rows, keys, dim, scale_q, scale_k, scale_v, scale_g, huge, causal
+):
+    contributions, limits, rng = attention(seed, rows, keys, dim, scale_q, scale_k, scale_v, scale_g, huge, causal)
+    constants = np.array([bound.constant(limit) for limit in limits])[:, None]
+    bits, largest = totals_in_many_orders(rounded(contributions, constants) / (constants / 1.5), rng)
+
+    assert np.all(np.abs(contributions).sum(axis=0) <= limits[:, None] / 2 * (1 + 1e-9))
+    assert largest <= 1.0
+    assert {bits[0]} == set(bits)
+
+
+def test_without_rounding_the_orders_differ():
+    contributions, _limits, rng = attention(3, 6, 40, 16, 1.0, 1.0, 1.0, 1.0, True, False)
+    bits, _largest = totals_in_many_orders(contributions.astype(FLOAT), rng)
+
+    assert len(set(bits)) > 1
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 2**32 - 1), st.integers(2, 12), st.floats(1e-4, 1.0), st.integers(-60, 60))
+def test_a_group_of_tiles_that_all_fit_is_exact(seed, group, share, exponent):
+    c = bound.constant(2.0**exponent)
+    rng = np.random.default_rng(seed)
+    tiles = (rng.uniform(-1, 1, (group, 64)) * share).astype(FLOAT)
+    tiles[:, 0] = 1.0  # the worst: all as large as may be, of one sign
+    tiles *= FLOAT(c) * FLOAT(bound.most(group))
+    bits, largest = totals_in_many_orders(rounded(tiles, c), rng)
+
+    assert largest <= c / 1.5 * (1 + group * 2.0**-23)
+    assert {bits[0]} == set(bits)
+
+
+@given(st.integers(2, 16), st.integers(-60, 60))
+def test_a_tile_in_the_shared_sum_keeps_eleven_bits_of_its_largest_element(group, exponent):
+    c = bound.constant(2.0**exponent)
+    largest = FLOAT(c) * FLOAT(bound.least())
+    assume(bound.least() < bound.most(group))
+    error = abs(float(rounded(np.array([largest * FLOAT(1.0001)]), c)[0]) - float(largest * FLOAT(1.0001)))
+
+    assert error <= largest * 2.0**-12 * 1.001

@@ -1,0 +1,150 @@
+import math
+
+import pytest
+import torch
+
+from perfgate import discover
+
+LOG2_E = 1.4426950408889634
+
+
+def kernels():
+    return discover.module("attention.fa4.kernels")
+
+
+def bound():
+    return discover.module("attention.fa4.bound")
+
+
+@pytest.fixture(autouse=True)
+def few_programs(monkeypatch, device):
+    if device == "cpu":
+        monkeypatch.setattr(kernels(), "CHUNKS", 4)  # the interpreter runs programs one by one
+
+
+def problem(generator, device, *, batch=1, heads=4, group=2, rows=70, keys=257, dim=64):
+    def made(count, length):
+        return torch.randn(batch, length, count, dim, generator=generator, device=device).bfloat16().transpose(1, 2)
+
+    q, out, grad = (made(heads, rows) for _ in range(3))
+    k, v = (made(heads // group, keys) for _ in range(2))
+    lse = torch.randn(batch, heads, rows, generator=generator, device=device)
+    return q, k, v, out, lse, grad
+
+
+def constants_of(limits):
+    return torch.tensor([bound().constant(float(limit)) for limit in limits.flatten()], dtype=torch.float32).view(limits.shape)
+
+
+def test_delta_and_lse_are_what_the_backward_reads(generator, device):
+    _q, k, v, out, lse, grad = problem(generator, device)
+    lse[0, 1, 3] = -math.inf
+    delta, lse2, _constants, sums = kernels().prepare(k, v, out, lse, grad, 128)
+
+    torch.testing.assert_close((out.float() * grad.float()).sum(dim=-1), delta[..., :70])
+    torch.testing.assert_close((lse * LOG2_E).nan_to_num(neginf=0.0), lse2[..., :70])
+    assert bool((delta[..., 70:] == 0).all())
+    assert bool((lse2[..., 70:] == math.inf).all())
+    assert (1, 4, 128 * 64) == sums.shape
+    assert not sums.any()
+
+
+def test_the_constant_of_a_row_is_that_of_its_bound(generator, device):
+    _q, k, v, out, lse, grad = problem(generator, device)
+    grad[0, 0, 5] = 0
+    _delta, _lse2, got, _sums = kernels().prepare(k, v, out, lse, grad, 128)
+    norms = v.float().norm(dim=-1).amax(dim=-1).repeat_interleave(2, dim=1)
+    keys = k.float().abs().amax(dim=(-1, -2)).repeat_interleave(2, dim=1)
+    limits = bound().row_limit(grad.float().norm(dim=-1), norms[..., None], keys[..., None])
+
+    assert torch.equal(constants_of(limits), got[..., :70].cpu())
+    assert {1.5 * 2.0**-100} == set(got[..., 70:].flatten().tolist()) | {float(got[0, 0, 5])}
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_a_row_of_the_gradient_that_is_not_finite_has_no_constant_the_others_do(generator, device, bad):
+    _q, k, v, out, lse, grad = problem(generator, device)
+    grad[0, 2, 9, 7] = bad
+    got = kernels().prepare(k, v, out, lse, grad, 128)[2]
+    expected = torch.zeros_like(got, dtype=torch.bool)
+    expected[0, 2, 9] = True
+
+    assert torch.equal(expected, got.isnan())
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_keys_and_values_that_are_not_finite_are_left_out_of_the_bound(generator, device, bad):
+    _q, k, v, out, lse, grad = problem(generator, device)
+    k[0, 0, 11, 3] = 0
+    v[0, 0, 12, 3] = 0
+    expected = kernels().prepare(k, v, out, lse, grad, 128)[2]
+    k[0, 0, 11, 3] = bad
+    v[0, 0, 12, 3] = bad
+
+    assert torch.equal(expected, kernels().prepare(k, v, out, lse, grad, 128)[2])
+
+
+def test_values_too_large_for_any_constant_give_none(generator, device):
+    _q, k, v, out, lse, grad = problem(generator, device)
+    k *= 1e20
+    grad *= 1e20
+    got = kernels().prepare(k, v, out, lse, grad, 128)[2]
+
+    assert bool(got[..., :70].isnan().all())
+
+
+@pytest.mark.parametrize(("causal", "window"), [(False, None), (True, None), (True, 100)])
+def test_the_guess_follows_the_data_and_clears_the_sums(generator, device, causal, window):
+    q, _k, v, _out, _lse, grad = problem(generator, device)
+    constants, dk, dv = kernels().guess_tiles(q, v, grad, causal, window)
+    again = kernels().guess_tiles(q, v, 4 * grad, causal, window)[0]
+
+    assert (1, 2, 6) == constants.shape
+    assert (1, 2, 3 * 128 * 64) == dk.shape == dv.shape
+    assert not dk.any()
+    assert not dv.any()
+    assert torch.equal(4 * constants, again)
+    assert bool((torch.log2(constants / 1.5) % 1 == 0).all())
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_the_guess_lies_in_reach_of_random_data(generator, device, causal):
+    q, k, v, _out, _lse, grad = problem(generator, device, rows=256, keys=256)
+    constants = kernels().guess_tiles(q, v, grad, causal, None)[0].cpu()
+    scores = torch.einsum("bhid,bhjd->bhij", q.float(), k.float().repeat_interleave(2, 1)) / 8
+    if causal:
+        scores = scores.masked_fill(torch.ones(256, 256, dtype=torch.bool, device=device).triu(1), -math.inf)
+    dv = torch.einsum("bhij,bhid->bhjd", scores.softmax(-1), grad.float())
+    largest = torch.stack([dv[:, :, tile * 128 : tile * 128 + 128].abs().amax(dim=(-1, -2)) for tile in range(2)], dim=-1).cpu()
+    allowed = constants[:, :, 1::2].repeat_interleave(2, dim=1)
+
+    assert bool((largest <= allowed * bound().most(2)).all())
+    assert bool((largest >= allowed * bound().least()).all())
+
+
+def test_tiles_kept_aside_are_added_in_the_order_of_the_heads(generator, device):
+    size, group = 2 * 128 * 64, 3
+    dk, dv = torch.randn(2, 2, 2, size, generator=generator, device=device).unbind(0)
+    aside = torch.randn(2, 2, 6, size, generator=generator, device=device)
+    flags = torch.randint(0, 2, (2, 6, 4), generator=generator, device=device, dtype=torch.int32)
+    flags[0, :3, 0] = 0  # none of the group's
+    expected = torch.stack((dk, dv)).clone()
+    for which in range(2):
+        for batch in range(2):
+            for head in range(6):
+                for tile in range(2):
+                    if flags[batch, head, 2 * tile + which]:
+                        part = slice(tile * size // 2, (tile + 1) * size // 2)
+                        expected[which, batch, head // group, part] += aside[which, batch, head, part]
+    kernels().add_aside(dk, dv, aside[0], aside[1], flags, group)
+
+    assert torch.equal(expected, torch.stack((dk, dv)))
+
+
+def test_what_is_not_flagged_is_never_read(generator, device):
+    dk, dv = torch.randn(2, 1, 1, 128 * 64, generator=generator, device=device).unbind(0)
+    before = torch.stack((dk, dv)).clone()
+    poison = torch.full((1, 2, 128 * 64), math.nan, device=device)
+    kernels().add_aside(dk, dv, poison, poison, torch.zeros(1, 2, 2, dtype=torch.int32, device=device), 2)
+
+    assert torch.equal(before, torch.stack((dk, dv)))
