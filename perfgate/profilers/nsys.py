@@ -159,8 +159,14 @@ def nsys_error(folder: Path, ended: Ended, *, capture_range: bool) -> str:
         return ""
     said = last_line(folder)
     how = "ended with exit 0" if ended.code == 0 else f"failed (exit {ended.code})"
+    if STUCK in said:
+        return f"nsys {how}{said}; {STUCK_MEND}"
     return f"nsys {how} and wrote no report{said}; `perfgate doctor` checks it, {log} holds all it said"
 
+
+# What every nsys says, after ten seconds, once one was killed while it held the lock on the list of sessions that all share.
+STUCK = "Agent launcher failed"
+STUCK_MEND = "an nsys that was killed left its lock: where `pgrep -x nsys` finds none, `rm /dev/shm/NSys-*` frees it"
 
 # what stands in the log of a program that nsys did start: nsys's own last word, or an exception's first
 _PROGRAM_RAN = ("Generated:", "No reports were generated", "Traceback (most recent call last)", "Fatal Python error")

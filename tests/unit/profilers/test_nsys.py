@@ -64,6 +64,11 @@ def test_a_good_capture_is_complete(make_nsys: MakeNsys, worker: Worker, exporte
     [
         ({"profile": '"$@"; exit 0'}, "done()", "nsys ended with exit 0 and wrote no report"),
         ({"profile": "echo unknown --bad; exit 1"}, "", "nsys failed (exit 1) and wrote no report: unknown --bad"),
+        (
+            {"profile": "echo Agent launcher failed.; exit 1"},
+            "",
+            "nsys failed (exit 1): Agent launcher failed.; an nsys that was killed left its lock: where `pgrep -x nsys`",
+        ),
         ({}, "raise ValueError('boom')", f"the worker failed (exit 1); see captures/{CAPTURE}/worker.log: ValueError: boom"),
         ({}, "os.kill(os.getpid(), 9)", "the child was killed (signal 9, out of memory?)"),
         ({}, "done(); os._exit(42)", "the worker failed (exit 42)"),
