@@ -89,7 +89,8 @@ def find_step(traces: Sequence[Trace], wanted: str) -> Found:
     if not counts:
         raise UnusableError(
             f"the program opened no NVTX range, so no {wanted!r} can be its step",
-            "mark the loop: `for batch in perfgate.steps(loader):`, or with torch.cuda.nvtx; `perfgate doctor` checks nvtx",
+            "mark the loop: `for batch in perfgate.steps(loader):`, or with torch.cuda.nvtx; `perfgate doctor` checks nvtx; "
+            "nsys records no rank that was forked without exec: start them by torchrun, srun or multiprocessing's spawn",
         )
     most = sorted(counts, key=lambda key: -counts[key])
     listed = ", ".join(f"{display_name(*key)} ({counts[key]})" for key in most[:SHOWN])
@@ -168,7 +169,7 @@ def _ranks(trace: Trace, step: Found, window: tuple[int, int]) -> Iterator[RankS
         place = np.searchsorted(starts, whole.instances["start"].to_numpy(), side="right") - 1
         inside = mine & (place >= window[0]) & (place < window[1])
         inside &= (place < len(starts) - 1) | (whole.instances["start"].to_numpy() <= ends[-1])
-        yield RankSteps(process, len(starts), tuple(np.diff(starts).tolist()), _per_step(whole, place, inside, int(starts[0])))
+        yield RankSteps(process, len(starts), tuple(np.diff(starts).tolist()), _per_step(whole, place, inside, starts))
 
 
 def _with_step_process_wide(trace: Trace, whole: Measurement, step: Found) -> Measurement:
@@ -194,6 +195,7 @@ def _with_step_process_wide(trace: Trace, whole: Measurement, step: Found) -> Me
     )
 
 
+_STEP_SHIFT = 44  # of a step's number above the nanoseconds since its start: five hours
 _APART = 1 << 40  # keeps the instance numbers of two measurements apart
 
 
@@ -205,8 +207,11 @@ def _missing(measurement: Measurement) -> Ints:
     return measurement.missing if len(measurement.missing) else np.zeros(len(measurement.instances), dtype=np.int64)
 
 
-def _per_step(whole: Measurement, place: Ints, inside: NDArray[np.bool_], begun: int) -> Measurement:
-    """One instance per range and step: sums over its instances there. Times from ``begun``: ranks have clocks of their own."""
+def _per_step(whole: Measurement, place: Ints, inside: NDArray[np.bool_], starts: Ints) -> Measurement:
+    """One instance per range and step: sums over its instances there.
+
+    Its start is that within the step, with the step's number in front: ranks drift apart, and have clocks of their own.
+    """
     rows = whole.instances.assign(missing=_missing(whole), step=place)[inside]
     rows = rows.astype({"domain": object, "name": object, "rule": object}).sort_values(["start", "instance"])
     rows = rows[~_inside_its_like(rows)]
@@ -219,7 +224,9 @@ def _per_step(whole: Measurement, place: Ints, inside: NDArray[np.bool_], begun:
     order = np.lexsort((example, summed["step"].to_numpy()))
     number = np.empty(len(example), dtype=np.int64)
     number[order] = np.arange(len(example))
-    summed = summed.assign(instance=number, start=summed["start"] - begun).iloc[order].reset_index(drop=True)
+    steps = summed["step"].to_numpy()
+    start = (steps << _STEP_SHIFT) + summed["start"].to_numpy() - starts[steps]
+    summed = summed.assign(instance=number, start=start).iloc[order].reset_index(drop=True)
     new = pd.Series(number[code], index=rows["instance"].to_numpy())
     return replace(
         whole,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from perfgate.errors import UnusableError, UsageError
-from perfgate.measure.per_step import Found, Profile, find_step, lost_work, profile, samples
+from perfgate.measure.per_step import Found, Profile, find_step, lost_work, profile, rank_medians, samples
 from perfgate.model import Capture, ProcessSample
 from perfgate.program.arms import METRICS, STEPS, Arm
 from perfgate.program.launch import PROGRAM, traces_of
@@ -39,6 +39,7 @@ class Profiled:
     samples: dict[Key, ProcessSample]
     ranks: tuple[int, ...]  # the rank's number of each of ``profile.ranks``
     lost: dict[Key, int]  # launches whose GPU work the capture lacks, per range
+    medians: dict[Key, dict[int, int]]  # per range and rank: its GPU time in a step (without a GPU: its wall time), ns
 
 
 @dataclass(frozen=True)
@@ -109,7 +110,11 @@ class Runs:
         numbers = {one.pid: one.rank for one in records}
         ranks = tuple(numbers.get(pid_of(one.process), place) for place, one in enumerate(found.ranks))
         figures = samples(found, capture=spec.id, block=spec.block, position=spec.position)
-        self.arms[arm.name].profiled.append(Profiled(spec.id, spec.block, found, figures, ranks, lost_work(found)))
+        metric = "busy_ns" if any(one.busy_ns for one in figures.values()) else "host_ns"
+        medians = {
+            key: {ranks[place]: value for place, value in places.items()} for key, places in rank_medians(found, metric).items()
+        }
+        self.arms[arm.name].profiled.append(Profiled(spec.id, spec.block, found, figures, ranks, lost_work(found), medians))
 
     def add_timed(self, capture: Capture) -> None:
         """Takes in a run whose steps were timed, by the program itself or by NVTX ranges alone."""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import shlex
+import sys
 from collections.abc import Iterator, Sequence
 from statistics import median
 
-from perfgate.measure.per_step import rank_medians
 from perfgate.model import Comparison, ProgramArm, ProgramReport, RankFigures, Reason
 from perfgate.program.compared import peak
 from perfgate.program.evidence import STEP, ArmRuns, Key, Runs
@@ -25,7 +25,7 @@ def report(runs: Runs, metrics: Comparer, command: Sequence[str]) -> ProgramRepo
     if runs.shape is None:
         return None
     return ProgramReport(
-        command=shlex.join(command),
+        command=shlex.join("python" if part == sys.executable else part for part in command),
         step_range="" if runs.step is None else runs.step.shown,
         clock=runs.clock,
         steps=runs.shape.steps,
@@ -168,13 +168,12 @@ def _slow_ranks(own: ArmRuns) -> list[tuple[int, Key, float, float]]:
     """(rank, range, its median per step, the middle rank's) where one rank stands out, the largest differences first."""
     medians: dict[Key, dict[int, list[int]]] = {}
     for run in own.profiled:
-        gpu = bool((run.profile.together.instances["busy_ns"] >= 0).any())
-        for key, places in rank_medians(run.profile, "busy_ns" if gpu else "host_ns").items():
-            for place, value in places.items():
-                medians.setdefault(key, {}).setdefault(run.ranks[place], []).append(value)
+        for key, each in run.medians.items():
+            for rank, value in each.items():
+                medians.setdefault(key, {}).setdefault(rank, []).append(value)
     found = []
     for key, ranks in medians.items():
-        values = {rank: median(each) for rank, each in ranks.items()}
+        values = {rank: median(several) for rank, several in ranks.items()}
         if own.profiled[0].profile.names.get(key, STEP) == STEP:  # told by RANKS
             continue
         rank = max(values, key=lambda one: values[one])

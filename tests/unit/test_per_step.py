@@ -102,6 +102,18 @@ def test_per_step_the_slowest_rank_counts():
     assert [(P0, 5), (P1, 5)] == [(rank.process, rank.count) for rank in found.ranks]
 
 
+def test_steps_stay_in_order_where_ranks_drift_apart():
+    program = Program()
+    for rank, each in ((0, 1000), (1, 5000)):
+        for step in range(5):
+            process, at = P0 * (rank + 1), each * step
+            program.range("step", at, at + each, process)
+            program.range("work", at + 10, at + 10 + (90 if rank else 500 * (step == 3) + step), process)
+    _, by_name = measured(program, has_gpu=False)
+
+    assert (90, 90, 503, 90) == by_name["work"].host_ns
+
+
 def test_ranks_may_lie_in_traces_of_their_own():
     traces = [training(slow=slow).trace() for slow in (0, 9)]
     found = profile(traces, STEP, (1, 5))

@@ -12,11 +12,12 @@ import pytest
 from perfgate.budgets import Budgets, read
 from perfgate.config import Config
 from perfgate.model import Capture
-from perfgate.program import evidence
+from perfgate.program import evidence, session
 from perfgate.program.arms import arms_of
 from perfgate.program.options import ProgramOptions
 from perfgate.program.prepared import Prepared
 from perfgate.program.session import ProgramSession
+from perfgate.render import FORMATS
 from perfgate.sequential import Looks
 from perfgate.store import RunDirectory
 from tests.unit.test_per_step import P0, Program
@@ -139,6 +140,8 @@ class Gate:
     ) -> None:
         blocks = options.pop("blocks", 1)
         more = options.pop("max_blocks", blocks)
+        if not options.pop("html", False):  # drawing takes longer than all the rest
+            monkeypatch.setattr(session, "FORMATS", {**FORMATS, "html": lambda result: ""})
         self.launched = launched
         given = ProgramOptions(command=("torchrun", "train.py"), **options)
         profiled = blocks if given.profiled_blocks < 0 else given.profiled_blocks
