@@ -22,7 +22,6 @@ from ..quanta.kernels import count_rows, judge, open_books
 from .shape import WORKSPACE, queries_at_a_time, tile_of, tiles_of
 
 LOG2_E = tl.constexpr(1.4426950408889634)
-INFLATED = tl.constexpr(1.00390625)  # 1 + 2⁻⁸: what f32 sums, square roots and the products themselves may be off
 
 
 @triton.jit
@@ -47,12 +46,6 @@ def _dot_rows(one, other):
 
 
 @triton.jit
-def _column_square(one):
-    """Of a [heads, WIDTH] tile: the largest squared norm of a column."""
-    return tl.max(tl.sum(one.to(tl.float32) * one.to(tl.float32), axis=0), axis=0)
-
-
-@triton.jit
 def _store_heads(out, value, query, heads, dim, head, first, WIDTH: tl.constexpr):
     columns = first + tl.arange(0, WIDTH)
     place = out + (query * heads + head)[None, :] * dim + columns[:, None]
@@ -60,10 +53,7 @@ def _store_heads(out, value, query, heads, dim, head, first, WIDTH: tl.constexpr
 
 
 @triton.jit
-def _leave(
-    out, contribution, row, valid, add, quantum, dim, first,
-    WIDTH: tl.constexpr, STAGED: tl.constexpr, EXACT: tl.constexpr,
-):  # fmt: skip
+def _leave(out, contribution, row, valid, add, dim, first, WIDTH: tl.constexpr, STAGED: tl.constexpr):
     """Adds the block's contributions to their rows of ``out``; STAGED: stores them (or adds them to what is there) instead."""
     columns = first + tl.arange(0, WIDTH)
     place = out + row[:, None] * dim + columns[None, :]
@@ -72,28 +62,29 @@ def _leave(
             contribution += tl.load(place, mask=valid[:, None], other=0.0).to(tl.float32)
         tl.store(place, contribution.to(out.dtype.element_ty), mask=valid[:, None])
     else:
-        if EXACT:
-            contribution = _rounded(contribution, quantum[:, None])
         tl.atomic_add(place, contribution, mask=valid[:, None], sem="relaxed")
 
 
 @triton.jit
-def _certify(bound, exponents, units, largest, row, valid, AGAIN: tl.constexpr):
-    """Books ``bound`` on what the block adds to each row, in quanta (see ``quanta/``); returns each row's quantum."""
-    exponent = tl.load(exponents + row, mask=valid, other=1)
-    if not AGAIN:
-        inverse = tl.where(exponent > 231, 0, (254 - exponent) << 23).to(tl.float32, bitcast=True)
-        scaled = bound * inverse
-        fits = (scaled <= 4194304.0) & (exponent <= 231)  # within 2^22 quanta rounding is exact; false for NaN too
-        counted = tl.where(fits, tl.ceil(tl.where(fits, scaled, 0.0)).to(tl.int32), 33554432)
-        tl.atomic_add(units + row, counted.to(tl.int64), mask=valid, sem="relaxed")
-        tl.atomic_max(largest + row, bound.to(tl.int32, bitcast=True), mask=valid, sem="relaxed")
-    return _power_of_two(exponent)
+def _magnitude(value):
+    """|value| as integer bits, which order as magnitudes do, Inf and NaN above all."""
+    return value.to(tl.int32, bitcast=True) & 0x7FFFFFFF
+
+
+@triton.jit
+def _certify(top, exponent, units, largest, row, valid):
+    """Books the largest magnitude that the block adds to each row, ``top`` (f32 bits), in quanta: see ``quanta/``."""
+    inverse = tl.where(exponent > 231, 0, (254 - exponent) << 23).to(tl.float32, bitcast=True)
+    scaled = top.to(tl.float32, bitcast=True) * inverse
+    fits = (scaled <= 4194304.0) & (exponent <= 231)  # within 2^22 quanta rounding is exact; false for NaN too
+    counted = tl.where(fits, tl.ceil(tl.where(fits, scaled, 0.0)).to(tl.int32), 33554432)
+    tl.atomic_add(units + row, counted.to(tl.int64), mask=valid, sem="relaxed")
+    tl.atomic_max(largest + row, top, mask=valid, sem="relaxed")
 
 
 @triton.jit
 def _block(
-    kv, into, exponents, units, largest, qs, douts, dqs, level, delta, q_norm, d_norm, row, place, valid, add, scale,
+    kv, into, exponents, units, largest, qs, douts, dqs, level, delta, row, place, valid, add, scale,
     PARTS: tl.constexpr, V_PARTS: tl.constexpr, WIDTH: tl.constexpr,
     STAGED: tl.constexpr, EXACT: tl.constexpr, AGAIN: tl.constexpr,
 ):  # fmt: skip
@@ -115,18 +106,21 @@ def _block(
     if not AGAIN:
         for part in tl.static_range(PARTS):
             sums += (tl.dot(tl.trans(ks[part]), ds, dqs[part]),)  # type: ignore[assignment]
-    quantum = 0.0
     if EXACT:
-        bound = tl.sqrt(_dot_rows(ds, ds) * q_norm) + tl.sqrt(_dot_rows(p, p) * d_norm)
-        quantum = _certify(bound * INFLATED, exponents, units, largest, row, valid, AGAIN)
+        exponent = tl.load(exponents + row, mask=valid, other=1)
+        quantum = _power_of_two(exponent)[:, None]
+        tops = tl.zeros((row.shape[0],), dtype=tl.int32)
     for part in tl.static_range(PARTS):
+        gradient = tl.dot(ds, qs[part])
         if part < V_PARTS:
-            _leave(
-                into, tl.dot(ds, qs[part], tl.dot(p, douts[part])), place, valid, add, quantum, dim, part * WIDTH,
-                WIDTH, STAGED, EXACT,
-            )  # fmt: skip
-        else:
-            _leave(into, tl.dot(ds, qs[part]), place, valid, add, quantum, dim, part * WIDTH, WIDTH, STAGED, EXACT)
+            gradient = tl.dot(p, douts[part], gradient)
+        if EXACT:
+            if not AGAIN:
+                tops = tl.maximum(tops, tl.max(_magnitude(gradient), axis=1))
+            gradient = _rounded(gradient, quantum)
+        _leave(into, gradient, place, valid, add, dim, part * WIDTH, WIDTH, STAGED)
+    if EXACT and not AGAIN:
+        _certify(tops, exponent, units, largest, row, valid)
     return sums
 
 
@@ -146,22 +140,16 @@ def _tile(
     head = tile * HEADS + tl.arange(0, HEADS)
     level = tl.load(lse + query * heads + head, mask=head < heads, other=float("inf")) * LOG2_E
     delta = tl.zeros((HEADS,), dtype=tl.float32)
-    q_norm = 0.0
-    d_norm = 0.0
     qs = ()
     douts = ()
     dqs = ()
     for part in tl.static_range(PARTS):
         qs += (_heads(q, query, heads, PARTS * WIDTH, head, part * WIDTH, WIDTH),)  # type: ignore[assignment]
-        if EXACT:
-            q_norm = tl.maximum(q_norm, _column_square(qs[part]))
         if not AGAIN:
             dqs += (tl.zeros((WIDTH, HEADS), dtype=tl.float32),)  # type: ignore[assignment]
     for part in tl.static_range(V_PARTS):
         douts += (_heads(dout, query, heads, V_PARTS * WIDTH, head, part * WIDTH, WIDTH),)  # type: ignore[assignment]
         delta += _dot_rows(_heads(out, query, heads, V_PARTS * WIDTH, head, part * WIDTH, WIDTH), douts[part])
-        if EXACT:
-            d_norm = tl.maximum(d_norm, _column_square(douts[part]))
     last = chosen
     if LENGTHS:
         last = tl.minimum(tl.load(lengths + query), chosen)
@@ -173,7 +161,7 @@ def _tile(
             valid = valid & (tl.load(failed + row, mask=valid, other=0) != 0)
             if tl.max(valid.to(tl.int32), axis=0) > 0:
                 _block(
-                    kv, into, exponents, units, largest, qs, douts, dqs, level, delta, q_norm, d_norm,
+                    kv, into, exponents, units, largest, qs, douts, dqs, level, delta,
                     row, row, valid, False, scale, PARTS, V_PARTS, WIDTH, STAGED, EXACT, AGAIN,
                 )  # fmt: skip
         else:
@@ -181,7 +169,7 @@ def _tile(
             if STAGED:
                 place = tl.cast(slot, tl.int64) * chosen + entry
             dqs = _block(
-                kv, into, exponents, units, largest, qs, douts, dqs, level, delta, q_norm, d_norm,
+                kv, into, exponents, units, largest, qs, douts, dqs, level, delta,
                 row, place, valid, tile > 0, scale, PARTS, V_PARTS, WIDTH, STAGED, EXACT, AGAIN,
             )  # fmt: skip
     if not AGAIN:

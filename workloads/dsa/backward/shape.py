@@ -47,7 +47,7 @@ def queries_at_a_time(queries: int, keys: int, chosen: int, dim: int, max_worksp
 
     Raises ``MemoryError`` with the formula's figures where one query is too many.
     """
-    at_a_time = queries
+    at_a_time = max(1, queries)
     while at_a_time > 1 and sorted_bytes(at_a_time, queries, keys, chosen, dim) > max_workspace:
         at_a_time = 1 << ((at_a_time - 1).bit_length() - 1)
     need = sorted_bytes(at_a_time, queries, keys, chosen, dim)

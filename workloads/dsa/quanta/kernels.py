@@ -3,12 +3,15 @@
 A row's quantum q must be so coarse that all partial sums of its contributions stay within 2²⁴·q (``blocks/exact``): then no f32
 addition rounds and atomics in any order give the same bits. It must be as fine as that allows, or rounding to it is seen.
 
-* Chosen: a row that n contributions hit gets the smallest q with n·reach ≤ 2²³·q. ``reach`` is one scalar that the step before
-  left: what a contribution may measure in the mean over a row, with a margin of two. n is counted here, in this step.
-* Certified: each contribution books ⌈bound/q⌉ beside what it adds (2²⁵ where the bound exceeds 2²²·q), integers, so in any
-  order. At most 2²⁴ of them proves every partial sum. The bound must hold for each element of the contribution.
+* Chosen: a row that n contributions hit gets the smallest q with (n + 64)·reach ≤ 4·2²⁴·q. ``reach`` is one scalar that the
+  step before left: four times what a contribution's largest element may measure in the mean over a row. n is counted here, in
+  this step; the 64 leave room for the few large ones of a row that is hit a few times.
+* Certified: each contribution books ⌈its largest element / q⌉ beside what it adds (2²⁵ where that exceeds 2²², beyond which
+  rounding is not exact): integers, in any order. At most 2²⁴ of them proves every partial sum.
 * Mended: rows whose certificate fails are cleared and added again with the quantum of ``blocks/exact``, from count and largest
-  bound: that one needs no certificate. A row with a bound that is not finite becomes NaN, always.
+  element: that one needs no certificate. So are rows whose largest element is below 2⁹ quanta where that quantum is at least
+  four times finer: a ``reach`` from a step with a spike costs time, not accuracy. A row that receives anything not finite
+  becomes NaN, always.
 """
 
 from __future__ import annotations
@@ -23,7 +26,8 @@ from ...blocks import checks
 from ...blocks.configs import config_for
 from ...blocks.exact.kernels import _exponent, _power_of_two
 
-MARGIN = tl.constexpr(2.0)  # by which contributions may grow until the next step
+FEW = tl.constexpr(64)  # hits that every row is taken to have beyond those it has
+MARGIN = tl.constexpr(8.0)  # reach is 4 means; contributions may double until the next step
 
 
 @triton.jit
@@ -40,11 +44,12 @@ def _count(topk, lengths, counts, keys, chosen, LENGTHS: tl.constexpr, BLOCK: tl
 
 @triton.jit
 def _choose(counts, reach, exponents, keys, tiles, BLOCK: tl.constexpr):
-    """The biased exponent of each row's quantum: the smallest with count · tiles · reach below 2^23 quanta."""
+    """The biased exponent of each row's quantum: the smallest with (count · tiles + FEW) · reach below 2^26 quanta."""
     row = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    count = tl.load(counts + row, mask=row < keys, other=0) * tiles
+    count = tl.load(counts + row, mask=row < keys, other=0) * tiles + FEW
     total = count.to(tl.float32) * tl.load(reach)
-    exponent = (total.to(tl.int32, bitcast=True) >> 23) - 22
+    exponent = (total.to(tl.int32, bitcast=True) >> 23) - 25
+    exponent = tl.where((total > 0) & (total < float("inf")), exponent, 1)
     tl.store(exponents + row, tl.maximum(exponent, 1), mask=row < keys)
 
 
@@ -53,25 +58,25 @@ def _judge(
     counts, exponents, units, largest, sums, failed, again, any_failed, reach, keys, tiles, width,
     ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Of each row: does its certificate hold? If not, its sum is cleared, to be taken ``again`` with its own quantum."""
+    """Of each row: does its certificate hold, was its quantum fine? If not, its sum is cleared, to be taken ``again``."""
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     inside = row < keys
     count = tl.load(counts + row, mask=inside, other=0) * tiles
     booked = tl.load(units + row, mask=inside, other=0)
     top = tl.load(largest + row, mask=inside, other=0)
     exponent = tl.load(exponents + row, mask=inside, other=1)
-    bad = booked > 16777216
     own = _exponent(tl.maximum(count, 1), top)
     own = tl.where(count > 16777216, 255, own)  # beyond the proof: NaN
+    coarse = (top > 0) & ((top >> 23) - exponent < 9) & (own + 2 <= exponent)
+    bad = (booked > 16777216) | coarse
     tl.store(failed + row, bad.to(tl.int8), mask=inside)
     tl.store(again + row, own, mask=inside)
-    # the row's mean bound: from the certificate where it holds, else at most the largest one
-    mean = booked.to(tl.float32) * _power_of_two(exponent) / tl.maximum(count, 1).to(tl.float32)
-    highest = top.to(tl.float32, bitcast=True)
-    mean = tl.where(bad, tl.where(top < 0x7F800000, highest, 0.0), mean)
-    tl.atomic_max(
-        reach, tl.max(tl.where(inside & (count > 0), mean * MARGIN, 0.0), axis=0).to(tl.int32, bitcast=True), sem="relaxed"
-    )
+    # what the row's sum of largest elements was, or at most; no single one may pass 2^21 quanta, so that it may double
+    highest = tl.where(top < 0x7F800000, top, 0).to(tl.float32, bitcast=True)
+    total = tl.where(bad, highest * count.to(tl.float32), booked.to(tl.float32) * _power_of_two(exponent))
+    mean = tl.maximum(total, 4 * highest) / (count + FEW).to(tl.float32)
+    mean = tl.max(tl.where(inside & (count > 0), mean, 0.0), axis=0) * MARGIN
+    tl.atomic_max(reach, mean.to(tl.int32, bitcast=True), sem="relaxed")
     worst = tl.max(bad.to(tl.int32), axis=0)
     tl.store(any_failed, 1, mask=worst > 0)
     limit = tl.where(worst > 0, width, 0)
@@ -86,7 +91,7 @@ class Books:
     """What contributions book beside what they add, per kv row [S_k].
 
     ``counts`` int32 of hits, ``exponents`` int32 of the quanta (biased); ``units`` int64 and ``largest`` int32 (the largest
-    bound's f32 bits) start at 0 and are added to and raised by atomics.
+    element's f32 bits) start at 0 and are added to and raised by atomics.
     """
 
     counts: torch.Tensor
@@ -129,7 +134,7 @@ def count_rows(topk: torch.Tensor, topk_length: torch.Tensor | None, keys: int) 
 
 
 def open_books(counts: torch.Tensor, reach: torch.Tensor, tiles: int) -> Books:
-    """The quanta of rows hit ``counts`` [S_k] int32 times, ``tiles`` contributions each, of ``reach`` [1] f32 in the mean.
+    """The quanta of rows hit ``counts`` [S_k] int32 times by ``tiles`` contributions of ``reach`` / 4 ([1] f32) in the mean.
 
     A ``reach`` of 0 is "no step before": every row then fails its certificate and is added twice.
     """
