@@ -168,25 +168,24 @@ class ProgramSession:
 
     def _run(self, arm: Arm, kind: Kind, block: int, position: int) -> None:
         """One run of the program; raises :class:`RunFailedError` where that ends it all."""
-        if kind == "confirm" and self._watched is None:
-            self._watched = self._how_to_time(arm, block, position)
         watched: Watched = "gpu" if kind == "time" else self._watched or ""
         capture = self._capture(arm, kind, block, position, watched)
+        if self._watched is None:
+            self._watched = self._how_to_time(capture)
+            if kind == "confirm" and self._watched:  # this run, the first of all, showed no step
+                capture = self._capture(arm, kind, block, position, self._watched, suffix="-nvtx")
         with self._told_in_result(capture.spec.id):
             if kind == "time":
                 self._runs.add_profiled(capture)
-                if self._watched is None:
-                    self._watched = "" if self._runs.recorded(capture.spec.id) else "ranges"
                 self._refuse_empty_match()
             else:
                 self._runs.add_timed(capture)
         self.directory.write_text("result.json", FORMATS["json"](self.result()))
 
-    def _how_to_time(self, arm: Arm, block: int, position: int) -> Watched:
-        """Whether the program times its steps itself, tried where no run under nsys has shown it."""
-        capture = self._capture(arm, "confirm", block, position, "", suffix="-probe")
-        with self._told_in_result(capture.spec.id):
-            if self._runs.recorded(capture.spec.id):
+    def _how_to_time(self, first: Capture) -> Watched:
+        """How the step is timed, from what the first run showed: by the program itself, or by its ranges under nsys."""
+        with self._told_in_result(first.spec.id):
+            if self._runs.recorded(first.spec.id):
                 return ""
             if self._prepared.launcher.facts is None:
                 text = "the program does not use perfgate.steps, so nsys must time its steps, and none was found"
