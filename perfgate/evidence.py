@@ -13,6 +13,7 @@ from perfgate.model import ArmFigures, Capture, ProcessSample, Reason, Variant
 from perfgate.store import RunDirectory
 from perfgate.traces import read
 
+OUT_OF_MEMORY = ("OutOfMemoryError", "torch.OutOfMemoryError")  # how the worker's words for torch's exception begin
 LOST_SHARE = 0.01  # of the GPU time: more than this outside every range is a finding
 
 
@@ -51,8 +52,9 @@ class Collection:
         self.findings: list[Reason] = []
 
     def add(self, capture: Capture) -> None:
-        """Takes in what ``capture`` left behind; whatever is wrong with it becomes a problem of its variants."""
-        told = {name: outcome for name, outcome in self.run.done(capture).items() if name in self.of}
+        """Takes in what ``capture`` left behind of its spec's variants; whatever is wrong becomes a problem of theirs."""
+        asked = {variant.name for variant in capture.spec.variants}
+        told = {name: outcome for name, outcome in self.run.done(capture).items() if name in self.of and name in asked}
         if capture.note:
             self.findings.append(Reason("PROFILER_RESTARTED", capture.note, "perfgate doctor"))
         if capture.error:
@@ -83,6 +85,11 @@ class Collection:
                 self.of[name].confirmations.append(one)
         if capture.spec.purpose == "time" and not capture.error:
             self._measure(capture, [name for name, outcome in told.items() if outcome["status"] == "ok"])
+
+    def starved(self, capture: Capture) -> tuple[Variant, ...]:
+        """The variants for which there was no memory left on the card: beside other children that need not be their fault."""
+        told = self.run.done(capture)
+        return tuple(one for one in capture.spec.variants if told.get(one.name, {}).get("text", "").startswith(OUT_OF_MEMORY))
 
     def not_reached(self, capture: Capture) -> tuple[Variant, ...]:
         """The variants that a child which died had not started: all behind its culprit, none where it died before the first."""

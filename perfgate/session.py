@@ -107,16 +107,28 @@ class Session:
         self._write_views()
 
     def check_bits(self) -> None:
-        """Bits, memory and accuracy of every variant, unprofiled. A child that dies is started anew behind its culprit."""
-        for spec in self._plan.bits():
-            again = 0
-            while spec.variants:
-                capture = self._run(spec)
-                if capture.complete:
-                    break
-                rest = self._collection.not_reached(capture)
-                again += 1
-                spec = replace(spec, id=f"{spec.id}-again{again}", variants=rest)
+        """Bits, memory and accuracy of every variant, unprofiled; on a card all children at one time: nothing is timed here.
+
+        A child that dies is started anew behind its culprit; what found no memory beside the other children runs again alone.
+        """
+        specs = self._plan.bits()
+        together = self._plan.device != "cpu" and self._prepared.profiler.name != "replay"
+        for capture in self._run_together(specs) if together else map(self._run, specs):
+            alone = self._collection.starved(capture) if together else ()
+            if alone:
+                kept = tuple(one for one in capture.spec.variants if one not in alone)
+                self._take(replace(capture, spec=replace(capture.spec, variants=kept)))
+                self._behind_the_culprit(self._run(replace(capture.spec, id=f"{capture.spec.id}-alone", variants=alone)))
+            elif together:
+                self._take(capture)
+            self._behind_the_culprit(capture)
+
+    def _behind_the_culprit(self, capture: Capture) -> None:
+        """Starts a child that died anew with the variants behind its culprit, until one comes to its end."""
+        again, name = 0, capture.spec.id
+        while not capture.complete and (rest := self._collection.not_reached(capture)):
+            again += 1
+            capture = self._run(replace(capture.spec, id=f"{name}-again{again}", variants=rest))
 
     def measure_blocks(self) -> None:
         """Blocks until every judged range is decided, the limit is reached, the time is used up, or a child fails."""
@@ -240,10 +252,20 @@ class Session:
             profiler = PlainProfiler()
         self._progress.started(spec)
         capture = profiler.capture(spec, self.directory.folder(spec), timeout_s=self._plan.config.timeout)
+        self._take(capture)
+        return capture
+
+    def _run_together(self, specs: Sequence[RunSpec]) -> list[Capture]:
+        """Unprofiled children at one time; their captures are not taken in yet."""
+        for spec in specs:
+            self._progress.started(spec)
+        work = [(spec, self.directory.folder(spec)) for spec in specs]
+        return PlainProfiler().capture_together(work, timeout_s=self._plan.config.timeout)
+
+    def _take(self, capture: Capture) -> None:
         self._collection.add(capture)
         self._progress.finished(capture)
         self.directory.write_text("result.json", FORMATS["json"](self.result()))
-        return capture
 
     def _write_views(self) -> None:
         result = self.result()

@@ -20,6 +20,7 @@ from perfgate.model import Blame, Capture, RunSpec
 from perfgate.profilers.child_environment import for_worker
 from perfgate.profilers.spec_file import CAPTURE, DONE, SPEC, WORKER_LOG, dump_capture, dump_spec, load_done
 
+_PATIENCE = 0.1  # seconds for one look at one of several children
 GRACE_SECONDS = 3.0  # between SIGTERM and SIGKILL
 _MARK = "PERFGATE_CHILD"  # in the environment of everything a child starts: nsys's agent leaves our process group
 
@@ -58,13 +59,35 @@ def run_worker(
 
     What an earlier run left in ``folder`` is removed first, so that no stale file can pass for a new one.
     """
-    try:
-        prepare(spec, folder)
-    except OSError as error:
-        return Ended(None, 0.0, unwritable(folder, error))
-    command = [*before, *worker_command(folder)]
-    environment = {**for_worker(spec.mode, run_folder=folder.parent.parent), **extra}
-    return run(command, environment, folder / WORKER_LOG, timeout_s=timeout_s)
+    (ended,) = run_workers([(spec, folder)], timeout_s=timeout_s, before=before, extra=extra)
+    return ended
+
+
+def run_workers(
+    work: Sequence[tuple[RunSpec, Path]],
+    *,
+    timeout_s: float,
+    before: Sequence[str] = (),
+    extra: Mapping[str, str] = MappingProxyType({}),
+) -> list[Ended]:
+    """:func:`run_worker` of several (spec, folder) at one time."""
+    refused: dict[int, Ended] = {}
+    for number, (spec, folder) in enumerate(work):
+        try:
+            prepare(spec, folder)
+        except OSError as error:
+            refused[number] = Ended(None, 0.0, unwritable(folder, error))
+    ready = [
+        (
+            [*before, *worker_command(folder)],
+            {**for_worker(spec.mode, run_folder=folder.parent.parent), **extra},
+            folder / WORKER_LOG,
+        )
+        for number, (spec, folder) in enumerate(work)
+        if number not in refused
+    ]
+    ran = iter(run_together(ready, timeout_s=timeout_s))
+    return [refused[number] if number in refused else next(ran) for number in range(len(work))]
 
 
 def prepare(spec: RunSpec, folder: Path) -> None:
@@ -81,29 +104,52 @@ def run(command: Sequence[str], environment: Mapping[str, str], log: Path, *, ti
 
     On timeout, Ctrl-C or any other exception everything is ended first; exceptions are raised again.
     """
-    mark = uuid.uuid4().hex
-    started = time.monotonic()
+    (ended,) = run_together([(command, environment, log)], timeout_s=timeout_s)
+    return ended
+
+
+def run_together(commands: Sequence[tuple[Sequence[str], Mapping[str, str], Path]], *, timeout_s: float) -> list[Ended]:
+    """:func:`run` of several (command, environment, log) at one time; each has ``timeout_s`` for itself."""
+    started: list[tuple[subprocess.Popen[bytes] | None, str, float]] = []
+    ended: dict[int, Ended] = {}
     try:
-        with log.open("ab") as output:
-            process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                env={**environment, _MARK: mark},
-                start_new_session=True,
-            )
-    except OSError as error:
-        return Ended(None, 0.0, f"can't start {Path(command[0]).name}: {error.strerror or error}; try `perfgate doctor`")
-    code: int | None = None
-    try:
-        code = process.wait(timeout_s)
-        seconds = time.monotonic() - started
-    except subprocess.TimeoutExpired:
-        seconds = timeout_s
+        for number, (command, environment, log) in enumerate(commands):
+            mark = uuid.uuid4().hex
+            try:
+                started.append((_start(command, environment, log, mark), mark, time.monotonic()))
+            except OSError as error:
+                problem = f"can't start {Path(command[0]).name}: {error.strerror or error}; try `perfgate doctor`"
+                ended[number] = Ended(None, 0.0, problem)
+                started.append((None, mark, 0.0))
+        while len(ended) < len(started):
+            for number, (process, _, begun) in enumerate(started):
+                if number not in ended and process is not None and (end := _waited(process, begun, timeout_s)) is not None:
+                    ended[number] = end
     finally:
-        end_all(process, mark)
-    return Ended(code, seconds)
+        for process, mark, _ in started:
+            if process is not None:
+                end_all(process, mark)
+    return [ended[number] for number in range(len(commands))]
+
+
+def _start(command: Sequence[str], environment: Mapping[str, str], log: Path, mark: str) -> subprocess.Popen[bytes]:
+    with log.open("ab") as output:
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env={**environment, _MARK: mark},
+            start_new_session=True,
+        )
+
+
+def _waited(process: subprocess.Popen[bytes], begun: float, timeout_s: float) -> Ended | None:
+    """How it ended, after a short wait; ``None`` while it may still run."""
+    try:
+        return Ended(process.wait(min(_PATIENCE, max(0.0, begun + timeout_s - time.monotonic()))), time.monotonic() - begun)
+    except subprocess.TimeoutExpired:
+        return Ended(None, timeout_s) if time.monotonic() - begun >= timeout_s else None
 
 
 def end_all(process: subprocess.Popen[bytes], mark: str) -> None:

@@ -1,5 +1,6 @@
 """A run in progress: which children it starts, when it stops, and what it tells of the card. Children are played."""
 
+import json
 from datetime import UTC, datetime
 
 import pytest
@@ -175,3 +176,72 @@ def test_a_default_that_fails_takes_its_range_out_of_every_child(tmp_path, card)
 
     assert [] == session.ran
     assert 6 == session.result().verdict.exit_code
+
+
+class Checked(Session):
+    """Bits children are played: ``ends`` says, by spec id, what each tells of its variants and why it died."""
+
+    def __init__(self, folder, device, ends):
+        registry = Registry([sound_op()])
+        plan = make_plan(registry, Config(op=("family/op",), case=("smoke",)), device, "nsys")
+        prepared = Prepared(plan, registry, arms.budgets(), NoProfiler(), (), Looks.plan(3, 3), {"device": "cuda"})
+        super().__init__(prepared, RunDirectory.create(str(folder / "run"), datetime.now(UTC)), "perfgate run", Silent())
+        self.ends, self.order = ends, []
+
+    def _played(self, spec):
+        told, error = self.ends.get(spec.id, ({}, ""))
+        outcome = {"status": "ok", "text": "", "digest": "d", "differing": 0, "replays": 3, "first_difference": ""}
+        done = {one.name: {**outcome, **told.get(one.implementation, {})} for one in spec.variants}
+        folder = self.directory.folder(spec)
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "done.json").write_text(json.dumps({"complete": not error, "variants": done}))
+        return Capture(spec, f"captures/{spec.id}", complete=not error, error=error, blame="workload" if error else "")
+
+    def _run_together(self, specs):
+        self.order.append([spec.id for spec in specs])
+        return [self._played(spec) for spec in specs]
+
+    def _run(self, spec):
+        self.order.append(spec.id)
+        capture = self._played(spec)
+        self._take(capture)
+        return capture
+
+    def problems(self, implementation):
+        (own,) = (one for name, one in self._collection.of.items() if name.endswith(implementation))
+        return [problem.code for problem in own.problems], len(own.bits)
+
+
+STARVED = {"status": "failed", "text": "OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 GiB"}
+
+
+def test_on_a_card_all_bits_children_run_at_one_time(tmp_path):
+    session = Checked(tmp_path, "cuda:0", {})
+    session.check_bits()
+
+    assert [["bits-b00-0-default", "bits-b00-0-deterministic", "bits-b00-1-deterministic"]] == session.order
+    assert ([], 2) == session.problems("triton.b")
+
+
+def test_on_a_cpu_they_run_one_after_the_other(tmp_path):
+    session = Checked(tmp_path, "cpu", {})
+    session.check_bits()
+
+    assert all(isinstance(one, str) for one in session.order)
+
+
+def test_what_found_no_memory_beside_the_others_runs_again_alone(tmp_path):
+    session = Checked(tmp_path, "cuda:0", {"bits-b00-1-deterministic": ({"triton.b": STARVED}, "")})
+    session.check_bits()
+
+    assert "bits-b00-1-deterministic-alone" == session.order[-1]
+    assert ([], 2) == session.problems("triton.b")
+
+
+def test_what_finds_no_memory_alone_either_has_failed(tmp_path):
+    starved = ({"triton.b": STARVED}, "")
+    ends = {"bits-b00-1-deterministic": starved, "bits-b00-1-deterministic-alone": starved}
+    session = Checked(tmp_path, "cuda:0", ends)
+    session.check_bits()
+
+    assert ["WORKLOAD_FAILED"] == session.problems("triton.b")[0]

@@ -82,6 +82,27 @@ def test_ctrl_c_ends_the_child_and_is_raised_again(tmp_path: Path, alive: Alive)
     assert (b"KeyboardInterrupt" in said, False) == (True, alive(started))
 
 
+def test_children_run_at_one_time_and_each_end_is_its_own(tmp_path: Path) -> None:
+    """Each of the first two waits for a file that the other writes; the third can't be started, the fourth never ends."""
+    meet = "touch $MINE; while [ ! -e $OTHERS ]; do sleep 0.05; done; exit $CODE"
+    mine, others = str(tmp_path / "a"), str(tmp_path / "b")
+    path = {"PATH": os.environ["PATH"]}
+    ended = child.run_together(
+        [
+            (["/bin/sh", "-c", meet], {**path, "MINE": mine, "OTHERS": others, "CODE": "3"}, tmp_path / "1"),
+            (["/bin/sh", "-c", meet], {**path, "MINE": others, "OTHERS": mine, "CODE": "4"}, tmp_path / "2"),
+            ([str(tmp_path / "nothing")], {}, tmp_path / "3"),
+            (["/bin/sh", "-c", "exec sleep 600"], path, tmp_path / "4"),
+        ],
+        timeout_s=5,
+    )
+
+    assert [3, 4, None, None] == [one.code for one in ended]
+    assert ["", "", "can't start nothing: No such file or directory; try `perfgate doctor`", ""] == [
+        one.problem for one in ended
+    ]
+
+
 def test_a_program_that_is_not_there_is_data(tmp_path: Path) -> None:
     ended = run([str(tmp_path / "nsys")], {}, tmp_path / "log", timeout_s=5)
 
