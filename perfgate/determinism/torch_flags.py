@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
+
+COMPILER = "torch._inductor.config"
+COMPILER_VARIABLE = "TORCHINDUCTOR_DETERMINISTIC"
 
 
 def flags() -> dict[str, bool]:
@@ -42,10 +47,28 @@ def set_flags(wanted: Mapping[str, bool]) -> None:
     import torch.utils.deterministic
 
     filling: Any = torch.utils.deterministic
-    torch.use_deterministic_algorithms(wanted["deterministic_algorithms"], warn_only=wanted["warn_only"])
+    now = flags()
+    if any(now[name] != wanted[name] for name in ("deterministic_algorithms", "warn_only")):
+        _switch(wanted["deterministic_algorithms"], wanted["warn_only"])
     filling.fill_uninitialized_memory = wanted["fill_uninitialized_memory"]
     torch.backends.cudnn.benchmark = wanted["cudnn_benchmark"]
     torch.backends.cudnn.deterministic = wanted["cudnn_deterministic"]
+
+
+def _switch(enabled: bool, warn_only: bool) -> None:
+    """``torch.use_deterministic_algorithms`` without the import of torch's compiler that it does to set the same flag there.
+
+    The import takes seconds in every child. Where nothing has imported the compiler, the variable that it reads when it is
+    imported says the same; where something has, or torch lacks the parts, torch's own call does all.
+    """
+    import torch
+
+    direct = getattr(torch._C, "_set_deterministic_algorithms", None)
+    if direct is None or COMPILER in sys.modules:
+        torch.use_deterministic_algorithms(enabled, warn_only=warn_only)
+    else:
+        os.environ[COMPILER_VARIABLE] = "1" if enabled else "0"
+        direct(enabled, warn_only=warn_only)
 
 
 @contextmanager
