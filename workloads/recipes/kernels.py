@@ -15,6 +15,7 @@ import torch.nn.functional as F  # noqa: N812 - as everywhere in the field
 from ..embedding.ops import op as embedding_op
 from ..moe.combine.ops import op as combine_op
 from ..moe.routing.ops import router_topk, routing_map, tokens_per_expert
+from .optimizer import AdamW
 
 Tensor = torch.Tensor
 
@@ -111,7 +112,7 @@ def clip_in_float32(weights: Sequence[Tensor], limit: float) -> Tensor:
     """Scales all gradients so that their norm is at most ``limit``; returns the norm before, f32 whatever their dtype."""
     gradients = [weight.grad for weight in weights if weight.grad is not None]
     norm: Tensor = torch.stack(torch._foreach_norm(gradients, 2.0, dtype=torch.float32)).norm()
-    torch._foreach_mul_(gradients, (limit / (norm + 1e-6)).clamp(max=1.0))
+    torch._foreach_mul_(gradients, (limit / (norm + 1e-6)).clamp(max=1.0).to(gradients[0].dtype))  # equal dtypes: one launch
     return norm
 
 
@@ -142,5 +143,5 @@ def kernels() -> dict[str, dict[str, Callable[..., Any]]]:
         "scan": {"torch.chunked_scan": _scan()},
         "cross_entropy": {"torch.cross_entropy": cross_entropy},
         "grad_norm": {"torch._foreach_norm": clip_in_float32},
-        "optimizer": {"torch.AdamW": torch.optim.AdamW},
+        "optimizer": {"torch._fused_adamw_": AdamW},
     }

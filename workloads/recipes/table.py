@@ -29,7 +29,7 @@ TABLE: Mapping[str, tuple[str, str, str]] = {
     "scan": ("torch.chunked_scan", "torch.chunked_scan", "torch.chunked_scan"),
     "cross_entropy": ("torch.cross_entropy", "torch.cross_entropy", "torch.cross_entropy"),
     "grad_norm": ("torch._foreach_norm",) * 3,
-    "optimizer": ("torch.AdamW",) * 3,
+    "optimizer": ("torch._fused_adamw_",) * 3,
 }
 
 ALWAYS = ("embedding", "norm", "linear", "cross_entropy", "grad_norm", "optimizer")

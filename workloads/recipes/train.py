@@ -27,7 +27,7 @@ def train(
     used = {op: callables[op][kernel] for op, kernel in chosen.items()}
     model = build(size, used, device, seed)
     weights = list(model.parameters())
-    optimizer = used["optimizer"](weights, lr=3e-4, betas=(0.9, 0.95), weight_decay=0.1, fused=True)
+    optimizer = used["optimizer"](weights, lr=3e-4, betas=(0.9, 0.95), weight_decay=0.1)
     with Scalars(folder) as scalars:
         for ids, targets in perfgate.steps(batches(size, steps, seed, device), tokens=size.tokens):
             total, loss = model(ids, targets)
@@ -36,6 +36,5 @@ def train(
                 norm = used["grad_norm"](weights, CLIP)
             with perfgate.range("optimizer"):
                 optimizer.step()
-                optimizer.zero_grad()
             scalars.add(loss=total, cross_entropy=loss, grad_norm=norm)
         return scalars.rows()

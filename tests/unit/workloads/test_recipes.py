@@ -258,6 +258,22 @@ def test_the_gradient_norm_is_in_float32_and_clips():
     assert torch.stack([weight.grad.float() for weight in weights]).norm().item() == pytest.approx(1.0, rel=1e-2)
 
 
+def test_the_optimizer_is_torchs_fused_one_bit_for_bit(generator, device):
+    given = [torch.randn(7, 5, device=device, generator=generator).to(torch.bfloat16) for _ in range(4)]
+    options = {"lr": 3e-2, "betas": (0.9, 0.95), "weight_decay": 0.1}
+    mine, theirs = ([torch.nn.Parameter(one.clone()) for one in given[:2]] for _ in range(2))
+    ours, stock = discover.module("recipes.optimizer").AdamW(mine, **options), torch.optim.AdamW(theirs, fused=True, **options)
+    for scale in (1.0, 0.3, -2.0):
+        for weights in (mine, theirs):
+            for weight, gradient in zip(weights, given[2:], strict=True):
+                weight.grad = gradient * scale
+        ours.step()
+        stock.step()
+
+    assert [True, True] == [torch.equal(*pair) for pair in zip(mine, theirs, strict=True)]
+    assert [None, None] == [weight.grad for weight in mine]
+
+
 def test_tokens_are_the_next_ones_and_a_few_come_often():
     ((ids, targets),) = discover.module("recipes.data").batches(tiny("dense"), 1, 0, "cpu")
 
