@@ -75,7 +75,7 @@ def arm_and_mode(arm: str | None, environ: Mapping[str, str]) -> tuple[str, Mode
 
 
 def chosen_kernels(texts: Sequence[str]) -> dict[str, str]:
-    """``["attention=champion.sdpa"]`` as a dict. Raises :class:`UsageError` for anything else."""
+    """``["attention=triton_exact"]`` as a dict. Raises :class:`UsageError` for anything else."""
     pairs = [text.partition("=") for text in texts]
     for op, equals, kernel in pairs:
         if not (op and equals and kernel):

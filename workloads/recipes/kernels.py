@@ -16,6 +16,7 @@ from ..embedding.ops import op as embedding_op
 from ..moe.combine.ops import op as combine_op
 from ..moe.routing.ops import router_topk, routing_map, tokens_per_expert
 from .optimizer import AdamW
+from .scan import chunked_scan
 
 Tensor = torch.Tensor
 
@@ -116,12 +117,6 @@ def clip_in_float32(weights: Sequence[Tensor], limit: float) -> Tensor:
     return norm
 
 
-def _scan() -> Callable[..., Tensor]:
-    from .scan import chunked_scan
-
-    return chunked_scan
-
-
 def kernels() -> dict[str, dict[str, Callable[..., Any]]]:
     """Op -> name -> callable. Kernels in Triton are imported when they are first called."""
     return {
@@ -140,7 +135,7 @@ def kernels() -> dict[str, dict[str, Callable[..., Any]]]:
         "experts": {"torch.grouped_mm": grouped_mm},
         "combine": _all_of(combine_op, _combine),
         "conv": {"torch.conv1d": causal_conv1d},
-        "scan": {"torch.chunked_scan": _scan()},
+        "scan": {"torch.chunked_scan": chunked_scan},
         "cross_entropy": {"torch.cross_entropy": cross_entropy},
         "grad_norm": {"torch._foreach_norm": clip_in_float32},
         "optimizer": {"torch._fused_adamw_": AdamW},
