@@ -2,8 +2,8 @@
 
 The method gets one 64 × 64 chunk of contributions in registers and adds it to the accumulator, 8 or 9 chunks per 64 kv rows. A
 hook changes what is added (:func:`exact`: rounds the registers, keeps the certificate) or where (:func:`split`: a slice of the
-CTA, in its turn) and then calls the stock method. Nothing of the stock kernel is copied; ``probe`` holds its version and a hash of
-what is relied upon. Of a chunk a thread holds 2 rows × 16 columns, and the four lanes of a quad share a row.
+CTA, in its turn) and then calls the stock method. Nothing of the stock kernel is copied; ``probe`` holds its version and hashes
+of what is relied upon. Of a chunk a thread holds 2 rows × 16 columns, and the four lanes of a quad share a row.
 
 Values that outlive one chunk are kept on the instance while the kernel is traced: its chunks follow one another in one block.
 """

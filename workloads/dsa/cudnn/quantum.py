@@ -5,8 +5,8 @@ row's quantum q = 2^(e − 127) by ``(x + C) − C`` with C = 1.5·2²³·q, exa
 
 * The quantum is a guess (:func:`exponent_for`): how often the row is hit, estimated from every n-th query, times a typical
   contribution (``reach``, a scalar that the step before left). It decides accuracy, never correctness.
-* The certificate is the proof (:func:`units`): each CTA adds, as an integer, ⌈its largest |x| of that row / q⌉. If the sum
-  is at most 2²⁴, then in every column Σ|x rounded| ≤ 2²⁴·q, so every partial sum in every order is an f32 and no addition rounds.
+* The certificate is the proof (:func:`units`): each CTA adds, as an integer, ⌈its largest |x| of that row / q⌉. If the sum is
+  at most 2²⁴, then in every column Σ|x rounded| ≤ 2²⁴·q: every partial sum in every order is an f32, and no addition rounds.
 * A row that fails is cleared and summed again with a quantum from its own count and maximum (:func:`exponent_again`), which
   always suffices. The decision is taken on the device, from sums of integers.
 """
