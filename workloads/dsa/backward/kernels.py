@@ -28,7 +28,7 @@ LOG2_E = tl.constexpr(1.4426950408889634)
 def _heads(tensor, query, heads, width, head, first, WIDTH: tl.constexpr):
     """[heads of the tile, WIDTH] of a [queries, heads, width] tensor from column ``first`` on; 0 beyond the last head."""
     columns = first + tl.arange(0, WIDTH)
-    place = tensor + (query * heads + head)[:, None] * width + columns[None, :]
+    place = tensor + query * heads * width + head[:, None] * width + columns[None, :]
     return tl.load(place, mask=(head < heads)[:, None], other=0.0)
 
 
@@ -48,7 +48,7 @@ def _dot_rows(one, other):
 @triton.jit
 def _store_heads(out, value, query, heads, dim, head, first, WIDTH: tl.constexpr):
     columns = first + tl.arange(0, WIDTH)
-    place = out + (query * heads + head)[None, :] * dim + columns[:, None]
+    place = out + query * heads * dim + head[None, :] * dim + columns[:, None]
     tl.store(place, value.to(out.dtype.element_ty), mask=(head < heads)[None, :])
 
 
@@ -90,22 +90,17 @@ def _block(
 ):  # fmt: skip
     """One block of kv rows: leaves its contributions to dkv at the rows ``place`` of ``into``; returns dq with its share."""
     dim: tl.constexpr = PARTS * WIDTH
-    ks = ()
     scores = tl.zeros((row.shape[0], level.shape[0]), dtype=tl.float32)
     dp = tl.zeros((row.shape[0], level.shape[0]), dtype=tl.float32)
     for part in tl.static_range(PARTS):
-        ks += (_rows(kv, row, valid, dim, part * WIDTH, WIDTH),)  # type: ignore[assignment]
-        scores = tl.dot(ks[part], tl.trans(qs[part]), scores)
+        k = _rows(kv, row, valid, dim, part * WIDTH, WIDTH)
+        scores = tl.dot(k, tl.trans(qs[part]), scores)
         if part < V_PARTS:
-            dp = tl.dot(ks[part], tl.trans(douts[part]), dp)
+            dp = tl.dot(k, tl.trans(douts[part]), dp)
     p = tl.exp2(scores * (scale * LOG2_E) - level[None, :])
     p = tl.where(valid[:, None], p, 0.0)
     ds = (p * (dp - delta[None, :]) * scale).to(kv.dtype.element_ty)
     p = p.to(kv.dtype.element_ty)
-    sums = ()
-    if not AGAIN:
-        for part in tl.static_range(PARTS):
-            sums += (tl.dot(tl.trans(ks[part]), ds, dqs[part]),)  # type: ignore[assignment]
     if EXACT:
         exponent = tl.load(exponents + row, mask=valid, other=1)
         quantum = _power_of_two(exponent)[:, None]
@@ -121,6 +116,14 @@ def _block(
         _leave(into, gradient, place, valid, add, dim, part * WIDTH, WIDTH, STAGED)
     if EXACT and not AGAIN:
         _certify(tops, exponent, units, largest, row, valid)
+    sums = ()
+    if not AGAIN:  # the rows are read again: all of them do not fit beside q and dout
+        for pair in tl.static_range(PARTS // 2):
+            k2 = _rows(kv, row, valid, dim, 2 * pair * WIDTH, 2 * WIDTH)
+            sums += (tl.dot(tl.trans(k2), ds, dqs[pair]),)  # type: ignore[assignment]
+        if PARTS % 2:
+            k1 = _rows(kv, row, valid, dim, (PARTS - 1) * WIDTH, WIDTH)
+            sums += (tl.dot(tl.trans(k1), ds, dqs[PARTS // 2]),)  # type: ignore[assignment]
     return sums
 
 
@@ -145,7 +148,10 @@ def _tile(
     dqs = ()
     for part in tl.static_range(PARTS):
         qs += (_heads(q, query, heads, PARTS * WIDTH, head, part * WIDTH, WIDTH),)  # type: ignore[assignment]
-        if not AGAIN:
+    if not AGAIN:
+        for _ in tl.static_range(PARTS // 2):
+            dqs += (tl.zeros((2 * WIDTH, HEADS), dtype=tl.float32),)  # type: ignore[assignment]
+        if PARTS % 2:
             dqs += (tl.zeros((WIDTH, HEADS), dtype=tl.float32),)  # type: ignore[assignment]
     for part in tl.static_range(V_PARTS):
         douts += (_heads(dout, query, heads, V_PARTS * WIDTH, head, part * WIDTH, WIDTH),)  # type: ignore[assignment]
@@ -173,8 +179,10 @@ def _tile(
                 row, place, valid, tile > 0, scale, PARTS, V_PARTS, WIDTH, STAGED, EXACT, AGAIN,
             )  # fmt: skip
     if not AGAIN:
-        for part in tl.static_range(PARTS):
-            _store_heads(dq, dqs[part], query, heads, PARTS * WIDTH, head, part * WIDTH, WIDTH)
+        for pair in tl.static_range(PARTS // 2):
+            _store_heads(dq, dqs[pair], query, heads, PARTS * WIDTH, head, 2 * pair * WIDTH, 2 * WIDTH)
+        if PARTS % 2:
+            _store_heads(dq, dqs[PARTS // 2], query, heads, PARTS * WIDTH, head, (PARTS - 1) * WIDTH, WIDTH)
 
 
 @triton.jit
@@ -354,4 +362,6 @@ def backward_sorted(
         order = stable_sort(ids[first : first + count].reshape(-1), keys)
         folded = sum_segments(staged[: count * chosen], order, dtype=torch.float32)
         sums = folded if sums is None else sums.add_(folded)
+        del folded, order  # or the next chunk's would stand beside them
+    del staged
     return dq, torch.zeros_like(kv) if sums is None else sums.to(kv.dtype)

@@ -6,6 +6,7 @@ from typing import Any
 
 from perfgate import Case, Op
 
+from ..cudnn import forms, probe
 from . import problem, stock
 from .probe import fits_memory, stock_is_bearable, triton_runs
 from .shape import WORKSPACE, exact_bytes, queries_at_a_time, sorted_bytes, sums_bytes
@@ -31,7 +32,11 @@ op = Op(
     max_error=2e-2,
     bytes_moved=_bytes,
     flops=_flops,
-    tests=("tests/unit/workloads/dsa/test_backward.py", "tests/unit/workloads/dsa/test_quanta.py", "tests/gpu/test_dsa.py"),
+    tests=(
+        *(f"tests/unit/workloads/dsa/test_{name}.py" for name in ("backward", "exact", "sorted", "quanta", "ops")),
+        *(f"tests/unit/workloads/dsa/test_cudnn_{name}.py" for name in ("kernels", "probe", "quantum", "split")),
+        "tests/gpu/test_dsa.py",
+    ),
 )
 op.cases(
     smoke=dict(queries=8, keys=64, heads=16, dim=64, dim_v=64, topk=32, pattern="random"),
@@ -130,7 +135,35 @@ def _triton(workspace: Any) -> dict[str, Any]:
     return {"backend": "triton", "workspace": workspace, "supports": supports}
 
 
-op.default("triton_atomic", **_triton(_atomic_workspace))(triton_atomic)
-op.champion("triton_exact", **_triton(_exact_workspace))(triton_exact)
-op.candidate("sorted_segment", **_triton(_sorted_workspace))(sorted_segment)
+def _cudnn(run: Any, workspace: Any, supports: Any) -> tuple[dict[str, Any], Any]:
+    return {"workspace": workspace, "supports": supports}, run
+
+
+FORMS: dict[str, tuple[dict[str, Any], Any]] = {
+    "cudnn": _cudnn(forms.run_cudnn, forms.workspace_cudnn, forms.supports_cudnn),
+    "exact": _cudnn(forms.run_exact, forms.workspace_exact, forms.supports_exact),
+    "split_slice": _cudnn(forms.run_split_slice, forms.workspace_split_slice, forms.supports_split_slice),
+    "triton_atomic": (_triton(_atomic_workspace), triton_atomic),
+    "triton_exact": (_triton(_exact_workspace), triton_exact),
+    "sorted_segment": (_triton(_sorted_workspace), sorted_segment),
+}
+
+
+def _register(register: Any, *names: str) -> None:
+    for name in names:
+        options, run = FORMS[name]
+        register(name, **options)(run)
+
+
+# what users run, and the fastest form that keeps the contract, follow from what is installed; all forms are always declared
+if probe.installed():
+    _register(op.default, "cudnn")
+    _register(op.champion, "exact")
+    _register(op.contender, "triton_atomic")
+    _register(op.candidate, "triton_exact", "sorted_segment", "split_slice")
+else:
+    _register(op.default, "triton_atomic")
+    _register(op.champion, "triton_exact")
+    _register(op.contender, "cudnn")
+    _register(op.candidate, "sorted_segment", "exact", "split_slice")
 op.stock_deterministic("index_add", supports=stock_is_bearable)(index_add)

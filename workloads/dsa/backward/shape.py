@@ -30,16 +30,17 @@ def exact_bytes(keys: int, dim: int) -> int:
 
 
 def sorted_bytes(at_a_time: int, queries: int, keys: int, chosen: int, dim: int, lengths: bool = True) -> int:
-    """Staged contributions of ``at_a_time`` queries, the running f32 sums, and the most of what comes beside them.
+    """The peak beyond dq and dkv: staged contributions of ``at_a_time`` queries, f32 sums, and the most of what is beside them.
 
-    Beside them: the sort's own, or sorted keys and rows, the fold's parts and its f32 result. One chunk's fold is the sums. Ids
-    are copied where ``lengths`` cut them.
+    Beside them: the sort's own, or sorted keys and rows, the fold's parts and its f32 result (of one chunk: that is the sums).
+    Ids are copied where ``lengths`` cut them. dkv is allocated after all that, beside the sums alone.
     """
     entries = at_a_time * chosen
     running = sums_bytes(keys, dim) if at_a_time < queries else 0
     fold = entries * 8 + keys + 1 + partial_bytes(entries, dim) + sums_bytes(keys, dim)
     copied = queries * chosen * 4 if lengths else 0
-    return entries * dim * 2 + running + max(sort_bytes(entries, keys), fold) + copied
+    adding = entries * dim * 2 + running + max(sort_bytes(entries, keys), fold)
+    return copied + max(adding - keys * dim * 2, sums_bytes(keys, dim))
 
 
 def queries_at_a_time(queries: int, keys: int, chosen: int, dim: int, max_workspace: int) -> int:

@@ -9,7 +9,7 @@ TRITON = ["triton_atomic", "triton_exact", "sorted_segment"]
 SHAPES = {
     "plain": {},
     "one query, one row": {"queries": 1, "topk": 1},
-    "blocks cut off": {"topk": 65, "keys": 128, "queries": 2},
+    "blocks cut off": {"topk": 129, "keys": 256, "queries": 2},
     "rotary columns": {"dim": 128, "queries": 2},
     "two tiles of heads": {"heads": 128, "queries": 2},
     "heads that no tile divides": {"heads": 72, "queries": 2, "dim": 128},
