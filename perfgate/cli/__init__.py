@@ -6,20 +6,25 @@ their functions, so that ``perfgate --help`` stays fast and never imports torch 
 
 from __future__ import annotations
 
-import importlib
 import os
-import pkgutil
 import sys
-
-import typer
+from typing import TYPE_CHECKING, NoReturn
 
 from perfgate import __version__
 from perfgate.cli._console import complain
 from perfgate.errors import PerfgateError
 
+if TYPE_CHECKING:
+    import typer
+
 
 def build() -> typer.Typer:
     """The application with every verb registered."""
+    import importlib
+    import pkgutil
+
+    import typer
+
     app = typer.Typer(
         name="perfgate",
         help="What determinism costs on this GPU, per NVTX range, against its budget, and whether the bits are equal.",
@@ -46,18 +51,41 @@ def build() -> typer.Typer:
 def main() -> None:
     """Entry point of the ``perfgate`` command."""
     try:
-        build()(prog_name="perfgate")
+        if not _at_once(sys.argv[1:]):
+            build()(prog_name="perfgate")
     except PerfgateError as error:
         complain(error)
         sys.exit(error.exit_code)
     except SystemExit as error:
         if isinstance(error.__context__, BrokenPipeError):  # `perfgate run | head`: typer and rich would exit 1: "over budget"
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-            sys.exit(141)
+            _reader_gone()
         raise
+    except BrokenPipeError:
+        _reader_gone()
+    except KeyboardInterrupt:
+        sys.exit(130)
     except Exception as error:  # a bug of ours: told as one, and never read as a pass
         if os.environ.get("PERFGATE_DEBUG"):
             raise
         text = f"perfgate stumbled: {type(error).__name__}: {error}"
         complain(PerfgateError(text, "run it again with PERFGATE_DEBUG=1 and report the traceback: this is a bug"))
         sys.exit(6)
+
+
+def _at_once(words: list[str]) -> bool:
+    """Answers a plain `perfgate ranges` without building the application, which takes longer than reading a small trace."""
+    if words[:1] != ["ranges"]:
+        return False
+    from perfgate.cli import ranges
+
+    given = ranges.plain(words[1:])
+    if given is None:
+        return False
+    ranges.answer(**given)
+    sys.stdout.flush()
+    return True
+
+
+def _reader_gone() -> NoReturn:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    sys.exit(141)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -58,11 +57,12 @@ def load(path: Path, *, attribution: Attribution = "auto", match: str | None = N
     """
     from perfgate.errors import UnusableError, UsageError
     from perfgate.measure import measure
-    from perfgate.measure.ranks import across_ranks
-    from perfgate.traces import nsys_csv, read
+    from perfgate.traces import read
 
     paths = _reports(path)
     if all(_is_table(one) for one in paths):
+        from perfgate.traces import nsys_csv
+
         tables = nsys_csv.read(paths)
         return Reading(str(path), None, tables, notes=tables.notes, has_gpu="nvtx_gpu_proj_sum" in tables.reports)
     if any(_is_table(one) for one in paths):
@@ -73,11 +73,19 @@ def load(path: Path, *, attribution: Attribution = "auto", match: str | None = N
             trace = read(file, geometry=detail)
             measured.append(measure(trace, attribution=attribution, match=match, detail=detail))
             traces.append(_about(trace, one, notes))
-            if not len(trace.ranges):
+            if not traces[-1].ranges:
                 raise UnusableError(*_no_ranges(trace, one))
             gpu = gpu or trace.has_gpu
-    joined = across_ranks(measured)
+    joined = _joined(measured)
     return Reading(str(path), joined, None, tuple(traces), gpu, joined.notes)
+
+
+def _joined(measured: list[Measurement]) -> Measurement:
+    if len(measured) == 1:
+        return measured[0]
+    from perfgate.measure.ranks import across_ranks
+
+    return across_ranks(measured)
 
 
 def _reports(path: Path) -> list[Path]:
@@ -104,13 +112,17 @@ def _is_table(path: Path) -> bool:
     if path.suffix == ".nsys-rep":
         return False
     from perfgate.errors import UsageError
-    from perfgate.traces.nsys_csv import looks_like_csv
+    from perfgate.traces import SQLITE_MAGIC
 
     try:
         with path.open("rb") as file:
             head = file.read(4096)
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror or error}", "check the path and its permissions") from None
+    if head.startswith(SQLITE_MAGIC) and path.suffix != ".csv":
+        return False
+    from perfgate.traces.nsys_csv import looks_like_csv
+
     return path.suffix == ".csv" or (head.lstrip()[:1] not in (b"{", b"[", b"\x1f") and looks_like_csv(head))
 
 
@@ -122,6 +134,8 @@ def exported(path: Path) -> Iterator[tuple[Path, tuple[str, ...]]]:
         stale = path.suffix == ".sqlite" and report.exists() and report.stat().st_mtime > path.stat().st_mtime
         yield path, (f"{path.name} is older than {report.name} beside it: stale?",) if stale else ()
         return
+    import tempfile
+
     from perfgate.errors import ProfilerError, UsageError
     from perfgate.profilers.nsys import export
     from perfgate.profilers.nsys_found import find_nsys, probe
@@ -138,6 +152,9 @@ def exported(path: Path) -> Iterator[tuple[Path, tuple[str, ...]]]:
 
 
 def _about(trace: Trace, path: Path, notes: tuple[str, ...]) -> About:
+    from perfgate.traces.table import distinct, table_in
+
+    ops, ranges = table_in(trace, "ops"), table_in(trace, "ranges")
     return About(
         source=str(path),
         format=trace.format,
@@ -145,11 +162,11 @@ def _about(trace: Trace, path: Path, notes: tuple[str, ...]) -> About:
         schema_version=trace.schema_version,
         has_gpu=trace.has_gpu,
         graph_mode=trace.graph_mode or None,
-        processes=int(trace.ranges["process"].nunique()),
-        devices=tuple(sorted(int(device) for device in trace.ops["device"].unique())),
-        gpu_operations=len(trace.ops),
-        launches=len(trace.launches),
-        ranges=len(trace.ranges),
+        processes=len(distinct(ranges.ints("process"))),
+        devices=tuple(distinct(ops.ints("device"))),
+        gpu_operations=len(ops),
+        launches=len(table_in(trace, "launches")),
+        ranges=len(ranges),
         diagnostics=trace.diagnostics,
         notes=(*trace.notes, *notes),
     )

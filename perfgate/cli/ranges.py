@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import typer
-
 if TYPE_CHECKING:
+    import typer
+
     from perfgate.cli._trace_inputs import Reading
     from perfgate.traces.summary import RangeSummary, Stat
 
@@ -18,28 +18,72 @@ LONGEST_NAME = 240  # characters of a range in a table; json and csv give it who
 LOST_SHARE = 0.01  # of all GPU time: more than this in no range is a warning
 
 
+_FLAGS = {"--kernels": "kernels", "--strip-ids": "strip_ids", "--buckets": "buckets"}
+_VALUES = {"--match": "match", "--attribution": "attribution", "--format": "format_", "--group": "group", "--stat": "stat"}
+
+
 def register(app: typer.Typer) -> None:
     """Adds the verb."""
-    app.command("ranges")(ranges)
+    import typer
+
+    @app.command("ranges")
+    def ranges(
+        trace: Path = typer.Argument(
+            ..., metavar="TRACE", help="A .sqlite, .nsys-rep, Kineto .json, CSVs of nsys stats, or a folder."
+        ),
+        match: str = typer.Option(None, "--match", metavar="REGEX", help="Only ranges whose domain:name it finds."),
+        attribution: str = typer.Option("auto", "--attribution", help="auto, process or same-thread."),
+        format_: str = typer.Option("table", "--format", help="table, json or csv."),
+        kernels: bool = typer.Option(False, "--kernels", help="The kernels of each range too."),
+        strip_ids: bool = typer.Option(False, "--strip-ids", help="Without PyTorch's ', seq = N' and ', op_id = N'."),
+        group: str = typer.Option(
+            None, "--group", metavar="REGEX", help="Call each range what the pattern's first group finds."
+        ),
+        stat: str = typer.Option("median", "--stat", help="Which figure the table shows: median, min, max or total."),
+        buckets: bool = typer.Option(False, "--buckets", help="In three parts: forward, backward, op."),
+    ) -> None:
+        """Show busy, span, sum, idle, operations and host time per NVTX range, and what belongs to none.
+
+        Exit code 0 answered, 5 nothing usable in it, 2 unreadable.
+        """
+        answer(trace, match, attribution, format_, kernels, strip_ids, group, stat, buckets)
 
 
-def ranges(
-    trace: Path = typer.Argument(
-        ..., metavar="TRACE", help="A .sqlite, .nsys-rep, Kineto .json, CSVs of nsys stats, or a folder."
-    ),
-    match: str = typer.Option(None, "--match", metavar="REGEX", help="Only ranges whose domain:name it finds."),
-    attribution: str = typer.Option("auto", "--attribution", help="auto, process or same-thread."),
-    format_: str = typer.Option("table", "--format", help="table, json or csv."),
-    kernels: bool = typer.Option(False, "--kernels", help="The kernels of each range too."),
-    strip_ids: bool = typer.Option(False, "--strip-ids", help="Without PyTorch's ', seq = N' and ', op_id = N'."),
-    group: str = typer.Option(None, "--group", metavar="REGEX", help="Call each range what the pattern's first group finds."),
-    stat: str = typer.Option("median", "--stat", help="Which figure the table shows: median, min, max or total."),
-    buckets: bool = typer.Option(False, "--buckets", help="In three parts: forward, backward, op."),
-) -> None:
-    """Show busy, span, sum, idle, operations and host time per NVTX range, and what belongs to none.
+def plain(words: Sequence[str]) -> dict[str, Any] | None:
+    """What :func:`answer` takes, from one TRACE and options by their full names; ``None`` for anything else: typer's to answer.
 
-    Exit code 0 answered, 5 nothing usable in it, 2 unreadable.
+    It saves the import of typer, which takes longer than reading a small trace.
     """
+    given: dict[str, Any] = {}
+    left = iter(words)
+    for word in left:
+        name, equals, value = word.partition("=")
+        if name in _VALUES:
+            value = value if equals else next(left, "")
+            if not value or value.startswith("-"):
+                return None
+            given[_VALUES[name]] = value
+        elif word in _FLAGS:
+            given[_FLAGS[word]] = True
+        elif word.startswith("-") or not word or "trace" in given:
+            return None
+        else:
+            given["trace"] = Path(word)
+    return given if "trace" in given else None
+
+
+def answer(
+    trace: Path,
+    match: str | None = None,
+    attribution: str = "auto",
+    format_: str = "table",
+    kernels: bool = False,
+    strip_ids: bool = False,
+    group: str | None = None,
+    stat: str = "median",
+    buckets: bool = False,
+) -> None:
+    """What the verb does, its options given as the command line takes them."""
     from perfgate.cli._trace_inputs import checked_attribution, load, summaries
     from perfgate.errors import UsageError
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from perfgate.measure import rules, sweep
 from perfgate.measure.codes import by_code, groups
-from perfgate.traces.table import Ints, Mask, Table, is_steady, taken
+from perfgate.traces.table import Ints, Mask, Table, distinct, is_steady, taken
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ class _Window:
         """Adds the ranges whose window is exactly what belongs to them: ``plain``, or all."""
         work = self.work
         ranges, low, high = (each if plain is None else each[plain] for each in (self.ranges, self.low, self.high))
-        devices = work.device[:1] if is_steady(work.device) else np.unique(work.device)
+        devices = work.device[:1] if is_steady(work.device) else distinct(work.device)
         if len(devices) == 1:
             totals.put(ranges, sweep.windows(work.start, work.end, low, high))
         else:

@@ -50,7 +50,8 @@ def order_codes(column: Texts | Ints) -> Ints:
         names = np.array(column.names, dtype=object)
         rank = np.empty(len(names), dtype=np.int64)
         rank[np.argsort(names, kind="stable")] = np.arange(len(names))
-        column = rank[column.codes]
+        found: Ints = rank[column.codes]
+        return found
     return column
 
 

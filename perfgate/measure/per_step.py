@@ -111,8 +111,8 @@ def profile(traces: Sequence[Trace], step: Found, window: tuple[int, int]) -> Pr
     """The steps ``window`` (half-open, from 0) of every rank in ``traces``, one or more per trace, and all ranks together."""
     ranks = [rank for trace in traces for rank in _ranks(trace, step, window)]
     together = across_ranks([rank.steps for rank in ranks])
-    if together.ops is not None:
-        together = replace(together, ops=_compact(together.ops))
+    named = together.instances.astype({"domain": "category", "name": "category"})
+    together = replace(together, instances=named, ops=None if together.ops is None else _compact(together.ops))
     names = _names(together, step)
     return Profile(together, tuple(ranks), names, _kernels([rank.steps for rank in ranks]))
 

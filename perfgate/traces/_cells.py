@@ -1,24 +1,28 @@
 """Columns of the records on some leaf pages of a SQLite table.
 
-Nearly all records of a trace's table have the same header, so the header of the first record is the guess for all: those that
-fit are copied into a matrix in which every field is a strided column. The next record that does not fit is the next guess; what
-is left after a few goes to :mod:`perfgate.traces._records`, which takes any mixture.
+The records of a trace's table have few different headers. Those that have the first one's are copied into a matrix in which
+every field is a strided column; then those that have the first one's of what is left, and so on. What is left after a few goes
+to :mod:`perfgate.traces._records`, which takes any mixture.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cache
 
 import numpy as np
 
 from perfgate.traces import _records
-from perfgate.traces._records import CONSTANTS, MISSING, WIDTH, Bytes, Irregular, Records, words_of
+from perfgate.traces._records import CONSTANTS, MISSING, WIDTH, Bytes, Irregular, Records, Words, words_of
 from perfgate.traces.table import Ints, Mask, steady
 
 LEAF = 0x0D
+Found = dict[int, Ints | tuple[Ints, Ints]]  # of a text its place and size
 PAD = 16  # bytes that must follow the last page
-_GUESSES = 6
+_FRONTS = 4  # lengths of row ids that are told apart in one portion
+_FORMS = 8  # and kinds of records for each
 _HEADER_MOST = 9 + 9 + 0x80  # bytes of a record's length, row id and header
 _LENGTHS = (1, 2, 4, 8)  # bytes of integers that numpy reads as they are
 
@@ -33,108 +37,222 @@ class Part:
 
 
 class Form:
-    """How one record lies in its cell: what every record with the same length, length of row id and header shares."""
+    """How one record lies in its cell: what every record with the same length, size of row id and header shares."""
 
-    def __init__(self, cell: bytes) -> None:
-        payload, id_at = _varint(cell, 0)
-        _, header_at = _varint(cell, id_at)
-        length = cell[header_at]
-        body = header_at + length
-        layout = _records.layout_of(cell[header_at:body])
-        if length >= 0x80 or not layout or layout[-1][1] + layout[-1][2] != payload:
+    def __init__(self, front: bytes, id_size: int, header: bytes) -> None:
+        id_at, header_at = len(front), len(front) + id_size
+        body = header_at + len(header)
+        layout = _records.layout_of(header)
+        self.payload = _varint(front, 0)[0]
+        if not layout or layout[-1][1] + layout[-1][2] != self.payload:
             raise Irregular("a record header")
-        self.payload = payload
-        self.size = header_at + payload
-        self.fields = [(kind, header_at + at, size) for kind, at, size in layout]
+        self.size = header_at + self.payload
+        self.fields = [(kind, header_at + at if size else 0, size) for kind, at, size in layout]
         self.width = (max(self.size, body) + 15) & ~7  # a number of six bytes is read with the two behind it
         same = bytearray(b"\xff" * body + b"\x00" * (-body % 8))
         for place in range(id_at, header_at):  # whatever the row id is, as long as it has as many bytes
             same[place] = 0x80 if place - id_at < 8 else 0
+        self.front = id_at, header_at
         self.same = np.frombuffer(bytes(same), dtype=np.uint64)
 
-    def fitting(self, records: Bytes) -> Mask | None:
-        """Which of ``records``, of which the first is of this form, are of it too; ``None`` for all."""
-        words = records.view(np.uint64)
-        differ = np.zeros(len(words), dtype=np.uint64)
-        for place, same in enumerate(self.same):
-            one = words[:, place] ^ words[0, place]
-            differ |= one if same == ~np.uint64(0) else one & same
-        return differ == 0 if differ.any() else None
+    @staticmethod
+    @cache
+    def known(front: bytes, id_size: int, header: bytes) -> Form:
+        """The form with these parts, made once."""
+        return Form(front, id_size, header)
 
-    def integers(self, records: Bytes, number: int) -> Ints:
-        """One field of all ``records``."""
-        kind, at, size = self.fields[number]
+    @classmethod
+    def at(cls, buffer: Bytes, place: int) -> Form:
+        """The form of the record in the cell at ``place``."""
+        cell = buffer[place : place + _HEADER_MOST].tobytes()
+        id_at = _varint(cell, 0)[1]
+        header_at = _varint(cell, id_at)[1]
+        length = cell[header_at]
+        if length >= 0x80:
+            raise Irregular("a long record header")
+        return cls.known(cell[:id_at], header_at - id_at, cell[header_at : header_at + length])
+
+
+class Alike:
+    """Records with equally long lengths and row ids, and the few forms that they have: ``shape`` per record.
+
+    ``fits`` tells which of the given records it holds, ``None`` all. ``width`` bytes of each record are copied at once; where
+    that proves to be too few they are copied again.
+    """
+
+    def __init__(self, buffer: Bytes, cells: Ints, pointers: Ints, usable: int, width: int) -> None:
+        first = Form.at(buffer, int(cells[0]))
+        self.forms = [first]
+        self.shape = np.zeros(len(cells), dtype=np.int64)
+        width = max(width, first.width)
+        records = _copied(buffer, cells, width)
+        heads = records.view(np.uint64)[:, : len(first.same)] & first.same
+        marks = heads[:, 0]
+        for place in range(1, len(first.same)):
+            marks = _records.mixed(marks, _records.ODD) ^ heads[:, place]
+        examples = self._sort(buffer, cells, marks, usable)
+        single = len(examples) == 1
+        differ = heads ^ (heads[0] if single else heads[examples][self.shape])
+        self.fits: Mask | None = None
+        if differ.any() or (not single and self.shape.min() < 0):
+            self.fits = self.shape >= 0
+            self.fits[np.flatnonzero(differ) // differ.shape[1]] = False
+            cells, pointers, self.shape = cells[self.fits], pointers[self.fits], self.shape[self.fits]
+            records = records[self.fits]
+        self.cells = cells
+        ends = pointers + (first.size if single else np.array([form.size for form in self.forms])[self.shape])
+        if int(ends.max(initial=0)) > usable:
+            raise Irregular("a record runs over its page")
+        self.width = max(width, *(form.width for form in self.forms))
+        self.records = records if self.width == width else _copied(buffer, cells, self.width)
+
+    def _sort(self, buffer: Bytes, cells: Ints, marks: Words, usable: int) -> list[int]:
+        """Tells the shapes apart by their marks, and gives a place of each.
+
+        They are -1 from where one spills over its page, has another length of row id, or is one too many.
+        """
+        examples = [0]
+        left = np.flatnonzero(marks != marks[0])
+        while len(left):
+            form = Form.at(buffer, int(cells[left[0]])) if len(examples) < _FORMS else None
+            if form is None or form.front != self.forms[0].front or form.payload > usable - 35:
+                self.shape[left] = -1
+                break
+            alike = marks[left] == marks[left[0]]
+            self.shape[left[alike]] = len(self.forms)
+            self.forms.append(form)
+            examples.append(int(left[0]))
+            left = left[~alike]
+        return examples
+
+    def integers(self, words: Ints, number: int) -> Ints:
+        """One field of all records."""
+        layouts = [form.fields[number] for form in self.forms]
+        if len(set(layouts)) > 1:
+            kinds, places, sizes = np.array(layouts).T
+            return _records.integers(words, self.cells, kinds, places, sizes, self.shape)
+        kind, at, size = layouts[0]
         if not 1 <= kind <= 6:
-            return np.broadcast_to(np.int64(CONSTANTS.get(kind, MISSING)), len(records))
+            return np.broadcast_to(np.int64(CONSTANTS.get(kind, MISSING)), len(self.cells))
         whole = size in _LENGTHS
         stored: Ints = np.ndarray(
-            (len(records),), f">i{size if whole else 8}", records, offset=at, strides=(records.strides[0],)
+            (len(self.cells),), f">i{size if whole else 8}", self.records, offset=at, strides=(self.width,)
         )
         values = stored.astype(np.int64)
-        return steady(values if whole else values >> ((8 - size) << 3))
+        return values if whole else values >> ((8 - size) << 3)
 
-    def place_of_text(self, cells: Ints, number: int) -> tuple[Ints, Ints]:
-        """Where the text begins in the buffer (-1 for NULL), and its size."""
-        kind, at, size = self.fields[number]
-        if kind != 0 and kind < len(WIDTH):
+    def places_of_text(self, number: int) -> tuple[Ints, Ints]:
+        """Where each text begins in the buffer (-1 for NULL), and its size."""
+        kind, at, size = np.array([form.fields[number] for form in self.forms]).T
+        if ((kind != 0) & (kind < len(WIDTH))).any():
             raise Irregular("a number where text belongs")
-        sizes = np.broadcast_to(np.int64(size), len(cells))
-        return np.broadcast_to(np.int64(-1), len(cells)) if kind == 0 else cells + at, sizes
+        if not kind.any():
+            return np.broadcast_to(np.int64(-1), len(self.cells)), np.broadcast_to(np.int64(0), len(self.cells))
+        places = self.cells + at[self.shape]
+        return places if kind.all() else np.where(kind[self.shape] == 0, -1, places), size[self.shape]
 
 
-def columns(buffer: Bytes, base: Ints, usable: int, wanted: Sequence[int], texts: set[int]) -> Part:
-    """The columns ``wanted`` of the leaf pages that begin at ``base`` and have ``usable`` bytes each.
+class Leaves:
+    """Reads leaf pages of ``size`` bytes, ``usable`` of them used: the fields ``wanted``, those of ``texts`` as text."""
 
-    ``buffer`` goes on for at least another page and ``PAD`` bytes behind the last one.
-    """
-    cells, pointers = _cells(buffer, base, usable)
-    words = words_of(buffer)
-    part = Part()
-    rest = np.arange(len(cells))
-    pieces: list[tuple[Ints, dict[int, Ints | tuple[Ints, Ints]]]] = []
-    for _ in range(_GUESSES):
-        if not len(rest):
-            break
-        here = cells if len(rest) == len(cells) else cells[rest]
-        form = Form(buffer[here[0] : here[0] + _HEADER_MOST].tobytes())
-        if form.payload > usable - 35:
-            part.spilled, rest = _without_spilled(words, cells, rest, usable)
-            continue
-        records = _copied(buffer, here, form.width)
-        same = form.fitting(records)
-        chosen, records, here = (rest, records, here) if same is None else (rest[same], records[same], here[same])
-        if int((pointers if len(chosen) == len(cells) else pointers[chosen]).max()) + form.size > usable:
-            raise Irregular("a record runs over its page")
-        if max(wanted) >= len(form.fields):
+    def __init__(self, size: int, usable: int, wanted: Sequence[int], texts: set[int]) -> None:
+        self.size = size
+        self.usable = usable
+        self.wanted = wanted
+        self.texts = texts
+        self._width = 0  # of the widest record so far
+
+    def part(self, buffer: Bytes, base: Ints) -> Part:
+        """The columns of the pages that begin at ``base``.
+
+        ``buffer`` goes on for at least another page and ``PAD`` bytes behind the last one.
+        """
+        cells, pointers = _cells(buffer, base, self.usable, self.size)
+        words = words_of(buffer)
+        part = Part()
+        rest = np.arange(len(cells))
+        pieces: list[tuple[Ints, Found]] = []
+        for _ in range(_FRONTS):
+            if not len(rest):
+                break
+            if Form.at(buffer, int(cells[rest[0]])).payload > self.usable - 35:
+                part.spilled, rest = _without_spilled(words, cells, rest, self.usable)
+                continue
+            some = rest[: _alike_from_the_first(buffer, cells, rest)]
+            whole = len(some) == len(cells)
+            alike = Alike(
+                buffer, cells if whole else cells[some], pointers if whole else pointers[some], self.usable, self._width
+            )
+            self._width = alike.width
+            pieces.append((some if alike.fits is None else some[alike.fits], self._fields(alike, words)))
+            others = rest[len(some) :]
+            rest = others if alike.fits is None else np.concatenate([some[~alike.fits], others])
+        if len(rest) and not len(part.spilled):
+            part.spilled, rest = _without_spilled(words, cells, rest, self.usable)
+        if len(rest):
+            limit = cells[rest] - pointers[rest] + self.usable
+            pieces.append((rest, Records(words, cells[rest], limit).fields(buffer, self.wanted, self.texts)))
+        self._assemble(part, pieces, len(cells), buffer, words)
+        return part
+
+    def _fields(self, alike: Alike, words: Ints) -> Found:
+        if max(self.wanted) >= min(len(form.fields) for form in alike.forms):
             raise Irregular("a record with fewer fields")
-        found: dict[int, Ints | tuple[Ints, Ints]] = {
-            number: form.place_of_text(here, number) if number in texts else form.integers(records, number) for number in wanted
+        return {
+            number: alike.places_of_text(number) if number in self.texts else alike.integers(words, number)
+            for number in self.wanted
         }
-        pieces.append((chosen, found))
-        rest = rest[:0] if same is None else rest[~same]
-    if len(rest) and not len(part.spilled):
-        part.spilled, rest = _without_spilled(words, cells, rest, usable)
-    if len(rest):
-        limit = cells[rest] - pointers[rest] + usable
-        pieces.append((rest, Records(words, cells[rest], limit).fields(buffer, wanted, texts)))
-    _assemble(part, pieces, len(cells), wanted, texts, buffer, words)
-    return part
+
+    def _assemble(self, part: Part, pieces: list[tuple[Ints, Found]], count: int, buffer: Bytes, words: Ints) -> None:
+        """Puts the rows of all pieces into their order; a text's place and size become a code and a list."""
+        kept = np.sort(np.concatenate([np.arange(0), *(chosen for chosen, _ in pieces)])) if len(part.spilled) else None
+
+        def whole(columns: list[Ints]) -> Ints:
+            if len(columns) == 1 and kept is None:
+                return steady(columns[0])
+            values = np.empty(count, dtype=np.int64)
+            for (chosen, _), column in zip(pieces, columns, strict=True):
+                values[chosen] = column
+            return steady(values if kept is None else values[kept])
+
+        for number in self.wanted:
+            found = [columns[number] for _, columns in pieces]
+            if number in self.texts:
+                places, sizes = (whole([one[side] for one in found]) for side in (0, 1))
+                part.values[number], part.texts[number] = _records.texts_at(buffer, words, places, sizes)
+            else:
+                part.values[number] = whole(found)  # type: ignore[arg-type]
 
 
-def _cells(buffer: Bytes, base: Ints, usable: int) -> tuple[Ints, Ints]:
+def _cells(buffer: Bytes, base: Ints, usable: int, size: int) -> tuple[Ints, Ints]:
     """Where each cell lies in the buffer, and in its page; page by page in their order."""
-    pairs: Ints = np.ndarray((len(buffer) - 1,), dtype=">u2", buffer=buffer, strides=(1,))
     if (buffer[base] != LEAF).any():
         raise Irregular("a leaf page")
-    count = pairs[base + 3].astype(np.int64)
-    if (8 + 2 * count > usable).any():
+    count = buffer[base + 3].astype(np.int64) << 8 | buffer[base + 4]
+    most = int(count.max(initial=0))
+    if 8 + 2 * most > usable:
         raise Irregular("a cell count")
-    before = np.cumsum(count) - count
-    at = np.repeat(base + 8 - 2 * before, count) + 2 * np.arange(int(count.sum()))
-    pointers = pairs[at].astype(np.int64)
+    pairs: Ints = np.ndarray((len(buffer) // size, most), dtype=">u2", buffer=buffer, offset=8, strides=(size, 2))
+    pointers = pairs[base // size].astype(np.int64)
+    cells = pointers + base[:, None]
+    if (count < most).any():
+        there = np.arange(most) < count[:, None]
+        pointers, cells = pointers[there], cells[there]
+    pointers, cells = pointers.reshape(-1), cells.reshape(-1)
     if len(pointers) and int(pointers.max()) + 4 > usable:
         raise Irregular("a cell pointer")
-    return np.repeat(base, count) + pointers, pointers
+    return cells, pointers
+
+
+def _alike_from_the_first(buffer: Bytes, cells: Ints, rest: Ints) -> int:
+    """How many of the cells have row ids as long as the first one's, as they grow: a guess, which is checked later."""
+
+    def size(place: int) -> int:
+        begin, end = Form.at(buffer, int(cells[place])).front
+        return end - begin
+
+    first = size(int(rest[0]))
+    return len(rest) if size(int(rest[-1])) == first else bisect_right(rest.tolist(), first, key=size)
 
 
 def _without_spilled(words: Ints, cells: Ints, rest: Ints, usable: int) -> tuple[Ints, Ints]:
@@ -151,37 +269,6 @@ def _copied(buffer: Bytes, cells: Ints, width: int) -> Bytes:
     stretches = np.ndarray((len(buffer) - width + 1,), dtype=f"V{width}", buffer=buffer, strides=(1,))
     rows: Bytes = stretches[cells].view(np.uint8).reshape(len(cells), width)
     return rows
-
-
-def _assemble(
-    part: Part,
-    pieces: list[tuple[Ints, dict[int, Ints | tuple[Ints, Ints]]]],
-    count: int,
-    wanted: Sequence[int],
-    texts: set[int],
-    buffer: Bytes,
-    words: Ints,
-) -> None:
-    """Puts the rows of all pieces into their order; a text's place and size become a code and a list."""
-    kept = np.sort(np.concatenate([chosen for chosen, _ in pieces])) if len(part.spilled) and pieces else None
-
-    def whole(columns: list[Ints]) -> Ints:
-        if len(columns) == 1 and kept is None:
-            return columns[0]
-        if columns and all(len(one) and one.strides == (0,) and one[0] == columns[0][0] for one in columns):
-            return np.broadcast_to(columns[0][0], count if kept is None else len(kept))
-        values = np.empty(count, dtype=np.int64)
-        for (chosen, _), column in zip(pieces, columns, strict=True):
-            values[chosen] = column
-        return values if kept is None else values[kept]
-
-    for number in wanted:
-        found = [columns[number] for _, columns in pieces]
-        if number in texts:
-            places, sizes = (whole([one[side] for one in found]) for side in (0, 1))
-            part.values[number], part.texts[number] = _records.texts_at(buffer, words, places, sizes)
-        else:
-            part.values[number] = whole(found)  # type: ignore[arg-type]
 
 
 def _varint(raw: bytes, at: int) -> tuple[int, int]:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from perfgate.traces._cells import LEAF, PAD, Part, columns
+from perfgate.traces._cells import LEAF, PAD, Leaves, Part
 from perfgate.traces._records import MISSING, Bytes, Irregular
 from perfgate.traces._threads import side_by_side
 from perfgate.traces.table import Ints, is_steady
@@ -116,10 +116,11 @@ def read(
     leaves = file.leaves(root)
     at_once = max(1, _BYTES_AT_ONCE // file.page_size)
     as_text = set(texts)
+    pages = Leaves(file.page_size, file.usable, wanted, as_text)
 
     def part(low: int) -> Part:
         buffer, base = file.load(leaves[low : low + at_once])
-        return columns(buffer, base, file.usable, wanted, as_text)
+        return pages.part(buffer, base)
 
     parts = side_by_side(part, range(0, len(leaves), at_once))
     spilled = np.concatenate([part.spilled for part in parts])

@@ -20,7 +20,7 @@ MISSING: int = int(np.iinfo(np.int64).min)  # stands for NULL and for anything t
 WIDTH = (0, 1, 2, 3, 4, 6, 8, 8, 0, 0, 0, 0)  # bytes per serial type below 12
 CONSTANTS = {8: 0, 9: 1}  # serial types that are values themselves
 _KIND, _AT, _SIZE = range(3)
-_ODD, _OTHER_ODD = 0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F
+ODD, _OTHER_ODD = 0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F
 
 
 class Irregular(Exception):  # noqa: N818  (not an error: the slow way is right)
@@ -57,7 +57,7 @@ class Records:
                     raise Irregular("a number where text belongs")
                 found[number] = np.where(kind[shape] == 0, -1, self.begin + at[shape]), size[shape]
             else:
-                found[number] = self._integers(kind, at, size, shape)
+                found[number] = integers(self.words, self.begin, kind, at, size, shape)
         return found
 
     def _layouts(self, buffer: Bytes, fields: int) -> tuple[Ints, Ints]:
@@ -74,7 +74,7 @@ class Records:
                 word = word >> ((8 - np.clip(left, 1, 8)) << 3).astype(np.uint64)
                 word[left <= 0] = 0
             words.append(word)
-            hashed = mixed(hashed ^ word, _ODD)
+            hashed = mixed(hashed ^ word, ODD)
         shape, unique = numbered(hashed.view(np.int64))
         example = one_of_each(shape, len(unique))
         for part in (length, *words):
@@ -88,15 +88,16 @@ class Records:
             layouts.append(layout)
         return shape, np.array(layouts, dtype=np.int64).reshape(-1, fields, 3)
 
-    def _integers(self, kind: Ints, at: Ints, size: Ints, shape: Ints) -> Ints:
-        """The values of one field; ``kind``, ``at`` and ``size`` are per shape."""
-        plain = (kind >= 1) & (kind <= 6)
-        constant = np.array([CONSTANTS.get(each, MISSING) for each in kind.tolist()], dtype=np.int64)
-        if not plain.any():
-            return constant[shape]
-        start, shift = np.where(plain, at, 0), np.where(plain, (8 - size) << 3, 0)
-        values = self.words[self.begin + start[shape]].astype(np.int64) >> shift[shape]
-        return values if plain.all() else np.where(plain[shape], values, constant[shape])
+
+def integers(words: Ints, begin: Ints, kind: Ints, at: Ints, size: Ints, shape: Ints) -> Ints:
+    """One field of the records at ``begin``; ``kind``, ``at`` and ``size`` are per shape, ``shape`` is per record."""
+    plain = (kind >= 1) & (kind <= 6)
+    constant = np.array([CONSTANTS.get(each, MISSING) for each in kind.tolist()], dtype=np.int64)
+    if not plain.any():
+        return constant[shape]
+    start, shift = np.where(plain, at, 0), np.where(plain, (8 - size) << 3, 0)
+    values = words[begin + start[shape]].astype(np.int64) >> shift[shape]
+    return values if plain.all() else np.where(plain[shape], values, constant[shape])
 
 
 def layout_of(header: bytes) -> list[tuple[int, int, int]]:
@@ -129,19 +130,21 @@ def texts_at(buffer: Bytes, words: Ints, at: Ints, size: Ints) -> tuple[Ints, li
 
 
 def _hashes(words: Ints, at: Ints, size: Ints) -> tuple[Words, Words]:
-    first, second = mixed(size.astype(np.uint64), _ODD), mixed(size.astype(np.uint64), _OTHER_ODD)
-    rest = np.flatnonzero(size > 0)
+    first, second = mixed(size.astype(np.uint64), ODD), mixed(size.astype(np.uint64), _OTHER_ODD)
+    rest: Ints | slice = slice(None) if size.min() > 0 else np.flatnonzero(size > 0)
     done = 0
-    while len(rest):
+    while True:
         left = size[rest] - done
+        if not len(left):
+            return first, second
         word = words[at[rest] + done].astype(np.uint64)
         if (left < 8).any():
-            word = word >> ((8 - np.minimum(left, 8)) << 3).astype(np.uint64)
-        first[rest] = mixed(first[rest] ^ word, _ODD)
+            word >>= ((8 - np.minimum(left, 8)) << 3).astype(np.uint64)
+        first[rest] = mixed(first[rest] ^ word, ODD)
         second[rest] = mixed(second[rest] ^ word, _OTHER_ODD)
         done += 8
-        rest = rest[left > 8]
-    return first, second
+        if not (left > 8).all():
+            rest = np.flatnonzero(left > 8) if isinstance(rest, slice) else rest[left > 8]
 
 
 def mixed(value: Words, odd: int) -> Words:

@@ -285,7 +285,7 @@ class _Reader:
         found = _only_ranges(found)
         if not len(found["start"]):
             return schema.blank(schema.RANGES)
-        found["closed"] = np.ones(len(found["end"]), dtype=bool)
+        found["closed"] = np.broadcast_to(True, len(found["end"]))
         if len(stops) or found["end"].min() == MISSING:
             # newer exports close what is still open at exactly the time at which profiling stopped
             found["closed"] = (found["end"] != MISSING) & ~np.isin(found["end"], stops)

@@ -132,7 +132,10 @@ def is_steady(values: NDArray[Any]) -> bool:
 
 def distinct(values: Ints) -> list[int]:
     """Every value once, smallest first."""
-    return [int(values[0])] if len(values) and is_steady(values) else np.unique(values).tolist()
+    if len(values) and is_steady(values):
+        return [int(values[0])]
+    found: list[int] = np.unique(values, return_index=True)[0].tolist()  # without the index numpy imports its masked arrays
+    return found
 
 
 def as_values(column: Values | pd.Series[Any]) -> Values:

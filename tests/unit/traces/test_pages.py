@@ -150,7 +150,7 @@ def test_other_kinds_of_file(tmp_path, pragma):
 
 def test_equal_hashes_of_different_texts_are_noticed(tmp_path, monkeypatch):
     path = made(tmp_path / "t.sqlite", [(1, 2, "one", 3), (1, 2, "two", 3)])
-    monkeypatch.setattr(_records, "mixed", lambda value, odd: value * 0 if odd == _records._ODD else value + 1)
+    monkeypatch.setattr(_records, "mixed", lambda value, odd: value * 0 if odd == _records.ODD else value + 1)
 
     assert [(1, 3, MISSING, "one"), (1, 3, MISSING, "two")] == columns(path, pages=True)
 
