@@ -68,11 +68,15 @@ def backward(
 
 @lru_cache(maxsize=256)
 def _plan(dim: int, group: int, causal: bool, left: int | None, right: int | None) -> tuple[Any, dict[str, Any], Edges]:
-    """flash-attn-4's own tile sizes, the arguments of its kernel, and causal/window as it resolves them."""
+    """flash-attn-4's tile sizes (of causal attention always), the arguments of its kernel, causal/window as it resolves them.
+
+    For full attention at head dimension 128 it would take tiles of 80 rows, whose dQ is transposed: each thread then holds
+    elements of 20 rows, too many for a constant each.
+    """
     from flash_attn.cute import interface
 
     causal, local, left, right = interface._resolve_causal_local_window(causal, left, right)
-    config = interface._tile_size_bwd_sm90(dim, dim, causal, local)
+    config = interface._tile_size_bwd_sm90(dim, dim, True, local)
     arguments = dict(
         head_dim=dim,
         head_dim_v=dim,

@@ -10,11 +10,11 @@ import triton.language as tl
 
 from .bound import LARGEST, SMALLEST
 
-CHUNKS = 32  # programs per kv head that look for the largest key and value
-ROWS = 32  # rows a program holds at a time
+CHUNKS = 64  # programs per kv head that look for the largest key and value
+ROWS = 32  # query rows of a program
 SAMPLES = 32  # rows that the first guess at dK and dV looks at
 TILE = 128  # kv rows of one tile of the backward kernel
-HEADROOM = 128.0  # the guess may be this much too low before a tile must be kept aside
+HEADROOM = 64.0  # the guess may be this much too low before a tile must be kept aside
 LOG2_E = tl.constexpr(1.4426950408889634)
 SMALLEST_BITS = tl.constexpr((127 + round(math.log2(SMALLEST))) << 23)
 LARGEST_U = tl.constexpr(LARGEST)
@@ -163,7 +163,7 @@ def prepare(
     largest = torch.empty((batch * kv_heads, 2, CHUNKS), dtype=torch.float32, device=k.device)
     delta, lse2, constants = (torch.empty((batch, heads, padded), dtype=torch.float32, device=k.device) for _ in range(3))
     dq = torch.empty((batch, heads, padded * dim), dtype=torch.float32, device=k.device)
-    _survey[(CHUNKS, batch * kv_heads)](k, v, largest, kv_rows, kv_heads, *_strides(k, v), CHUNKS, ROWS, dim)
+    _survey[(CHUNKS, batch * kv_heads)](k, v, largest, kv_rows, kv_heads, *_strides(k, v), CHUNKS, 64, dim)
     _prepare[(triton.cdiv(padded, ROWS), batch * heads)](
         out, grad, lse, largest, delta, lse2, constants, dq, rows, padded, heads, heads // kv_heads,
         *_strides(out, grad), CHUNKS, ROWS, dim,

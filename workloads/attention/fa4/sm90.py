@@ -89,28 +89,39 @@ class ExactBackward(FlashAttentionBackwardSm90):  # type: ignore[misc,unused-ign
     tile [B, Hkv, 2·tiles] (dK, dV), room for tiles kept aside [B, Hq, S·D] twice and their flags [B, Hq, 2·tiles].
     """
 
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        if self.dQ_swapAB:
+            raise ValueError("a transposed dQ holds 20 rows per thread: no registers are left for their constants")
+
     def mma(self, *args: Any, **options: Any) -> None:
         self._tensors = args[MMA["aux_data"]].tensors
         super().mma(*args, **options)
 
     def mma_one_m_block(self, m_block: Any, *states: Any, **parts: Any) -> Any:
-        """The same block of rows; dQ's accumulators are rounded once its product is complete, while dK's still runs."""
-        dq_product, dk_product = parts["mma_dsk_fn"], parts["mma_dsq_fn"]
+        """The same block of rows; C is loaded at its start, dQ rounded once its product is complete, while dK's still runs."""
+        scores, dq_product, dk_product = parts["mma_qk_fn"], parts["mma_dsk_fn"], parts["mma_dsq_fn"]
         head = parts["score_mod_fn"].keywords
-        place = (head["batch_idx"], head["head_idx"], m_block)
-        pending: list[tuple[Any, Any]] = []
+        noted: dict[str, Any] = {}
+
+        def scores_then_load(**how: Any) -> Any:
+            noted["scores"] = scores(**how)  # runs on; its rows are here, so the grid before has finished
+            noted["constants"] = self._row_constants(dq_product.args[0], head["batch_idx"], head["head_idx"], m_block)
+            return noted["scores"]
 
         def dq_then_note(**how: Any) -> Any:
-            constants = self._row_constants(dq_product.args[0], *place)
-            pending.append((dq_product(**how), constants))
-            return pending[-1][0]
+            noted["dq"] = dq_product(**how)
+            return noted["dq"]
 
         def dk_then_round(**how: Any) -> None:
             dk_product(**how)  # waits for dQ
-            acc, constants = pending.pop()
-            self._round_rows(acc, constants)
+            by_row = layout_utils.reshape_acc_to_mn(noted["dq"])
+            for row in range(cute.size(by_row, mode=[0])):
+                constant = noted["constants"][row]
+                for column in range(cute.size(by_row, mode=[1])):
+                    by_row[row, column] = (by_row[row, column] + constant) - constant
 
-        parts |= {"mma_dsk_fn": dq_then_note, "mma_dsq_fn": dk_then_round}
+        parts |= {"mma_qk_fn": scores_then_load, "mma_dsk_fn": dq_then_note, "mma_dsq_fn": dk_then_round}
         return super().mma_one_m_block(m_block, *states, **parts)
 
     def _row_constants(self, tiled_mma: Any, batch: Any, head: Any, m_block: Any) -> Any:
@@ -119,18 +130,10 @@ class ExactBackward(FlashAttentionBackwardSm90):  # type: ignore[misc,unused-ign
         tile = cute.local_tile(rows, (self.tile_m,), (m_block,))
         column = cute.make_tensor(tile.iterator, cute.make_layout((self.tile_m, 1), stride=(1, self.tile_m)))
         thread = tiled_mma.get_slice(cute.arch.thread_idx()[0] - 128)
-        by_rows = not self.dQ_swapAB
-        mine = layout_utils.mma_partition_C_vec(column, thread, expand_shape=self.tile_hdim, is_colvec=by_rows)[None, 0]
+        mine = layout_utils.mma_partition_C_vec(column, thread, expand_shape=self.tile_hdim, is_colvec=True)[None, 0]
         constants = cute.make_rmem_tensor(mine.shape, Float32)
         cute.autovec_copy(mine, constants)
         return constants
-
-    def _round_rows(self, acc: Any, constants: Any) -> None:
-        by_row = layout_utils.reshape_acc_to_mn(acc, transpose=self.dQ_swapAB)
-        for row in range(cute.size(by_row, mode=[0])):
-            constant = constants[row]
-            for column in range(cute.size(by_row, mode=[1])):
-                by_row[row, column] = (by_row[row, column] + constant) - constant
 
     def epilogue_dKV(self, *args: Any) -> None:  # noqa: N802
         """One head's dK and dV before they are added into their group's."""
