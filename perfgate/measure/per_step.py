@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from perfgate.errors import UnusableError
 from perfgate.measure import Measurement, measure
-from perfgate.measure.codes import by_code, groups
+from perfgate.measure.codes import groups
 from perfgate.measure.ranks import across_ranks
 from perfgate.measure.summary import rename
 from perfgate.model import ProcessSample
@@ -119,36 +119,34 @@ def profile(traces: Sequence[Trace], step: Found, window: tuple[int, int]) -> Pr
 
 def samples(found: Profile, *, capture: str, block: int, position: int) -> dict[tuple[str, str], ProcessSample]:
     """Every range's figures step by step, as one process sample."""
+    instances = found.together.instances
+    columns = {name: instances[name].to_numpy() for name in ("busy_ns", "span_ns", "host_ns", "ops")}
     made = {}
-    for key, rows in _by_range(found.together.instances):
-        gpu = bool((rows["busy_ns"] >= 0).all())
-        made[key] = ProcessSample(
-            capture,
-            block,
-            position,
-            busy_ns=tuple(rows["busy_ns"].tolist()) if gpu else (),
-            span_ns=tuple(rows["span_ns"].tolist()) if gpu else (),
-            host_ns=tuple(rows["host_ns"].tolist()),
-            ops=tuple(rows["ops"].tolist()) if gpu else (),
-            kernels=found.kernels.get(key, ""),
-        )
+    for key, places in _by_range(instances):
+        values = {name: tuple(column[places].tolist()) for name, column in columns.items()}
+        if min(values["busy_ns"]) < 0:
+            values |= {"busy_ns": (), "span_ns": (), "ops": ()}
+        made[key] = ProcessSample(capture, block, position, **values, kernels=found.kernels.get(key, ""))
     return made
 
 
 def rank_medians(found: Profile, metric: str) -> dict[tuple[str, str], dict[int, int]]:
     """Per range and rank (its place in ``found.ranks``) the median of ``metric`` (``host_ns``, ``busy_ns``) over the steps."""
     medians: dict[tuple[str, str], dict[int, int]] = {}
-    for place, rank in enumerate(found.ranks):
-        for key, rows in _by_range(rank.steps.instances):
-            if (rows[metric] >= 0).all():
-                medians.setdefault(key, {})[place] = int(rows[metric].median())
+    for number, rank in enumerate(found.ranks):
+        values = rank.steps.instances[metric].to_numpy()
+        for key, places in _by_range(rank.steps.instances):
+            if (values[places] >= 0).all():
+                medians.setdefault(key, {})[number] = int(np.median(values[places]))
     return medians
 
 
 def lost_work(found: Profile) -> dict[tuple[str, str], int]:
     """Per range the launches of the window whose GPU work the capture lacks, where there are any."""
-    missing = pd.Series(found.together.missing, index=found.together.instances.index)
-    return {key: lost for key, rows in _by_range(found.together.instances) if (lost := int(missing[rows.index].sum()))}
+    missing = _missing(found.together)
+    if not missing.any():
+        return {}
+    return {key: lost for key, places in _by_range(found.together.instances) if (lost := int(missing[places].sum()))}
 
 
 def _step_times(trace: Trace, step: Found) -> Iterator[tuple[int, Ints, Ints]]:
@@ -261,12 +259,14 @@ def _compact(ops: pd.DataFrame) -> pd.DataFrame:
     return ops[list(_KEPT)].astype(dict.fromkeys(("kind", "name", "grid", "block"), "category"))
 
 
-def _by_range(instances: pd.DataFrame) -> Iterator[tuple[tuple[str, str], pd.DataFrame]]:
+def _by_range(instances: pd.DataFrame) -> Iterator[tuple[tuple[str, str], Ints]]:
+    """Each range with the places of its rows, in order of the steps."""
     code, example = groups(instances["domain"], instances["name"])
-    order, edges = by_code(code, len(example))
-    for number, row in enumerate(example):
-        key = str(instances["domain"].iloc[row]), str(instances["name"].iloc[row])
-        yield key, instances.iloc[np.sort(order[edges[number] : edges[number + 1]])].sort_values(["start", "instance"])
+    order = np.lexsort((instances["instance"].to_numpy(), instances["start"].to_numpy(), code))
+    edges = np.append(0, np.cumsum(np.bincount(code, minlength=len(example))))
+    domains, names = (instances[name].iloc[example].tolist() for name in ("domain", "name"))
+    for number in range(len(example)):
+        yield (str(domains[number]), str(names[number])), order[edges[number] : edges[number + 1]]
 
 
 def _names(together: Measurement, step: Found) -> dict[tuple[str, str], str]:
@@ -305,8 +305,9 @@ def _launches(rank: Measurement) -> Iterator[tuple[tuple[str, str], str]]:
     launch = [[str(ops[name].iloc[row]) for name in ("name", "grid", "block")] for row in example]
     owner = ops["instance"].to_numpy()
     edges = np.searchsorted(owner, np.arange(len(rank.instances) + 1))
-    for key, rows in _by_range(rank.instances):
-        lists = {code[edges[number] : edges[number + 1]].tobytes() for number in rows["instance"]}
+    instance = rank.instances["instance"].to_numpy()
+    for key, places in _by_range(rank.instances):
+        lists = {code[edges[number] : edges[number + 1]].tobytes() for number in instance[places]}
         if len(lists) == 1:
             every = np.frombuffer(lists.pop(), dtype=code.dtype)
             yield key, json.dumps([launch[number] for number in every])

@@ -73,8 +73,8 @@ def _comparison(
         implementation=own.arm.name,
         role=own.arm.role,
         judged=is_judged,
-        default=_figures(key, default, runs, step=step),
-        deterministic=_figures(key, own, runs, step=step),
+        default=_figures(name, key, default, runs),
+        deterministic=_figures(name, key, own, runs),
         metric=metric,
         memory=_memory(default, own) if step else Memory(),
         bits=seen.bits(control) if step and seen else Bits(),
@@ -82,13 +82,18 @@ def _comparison(
     )
 
 
-def _figures(key: Key | None, own: ArmRuns, runs: Runs, *, step: bool) -> ArmFigures | None:
-    parts = [(one.profile.together, one.samples[key]) for one in own.profiled if key in one.samples] if key else []
+def _figures(name: str, key: Key | None, own: ArmRuns, runs: Runs) -> ArmFigures | None:
+    """One arm's figures of a range, worked out anew only where runs were added or dropped since."""
+    step = name == STEP
     walls = [one for one in runs.step_samples(own.arm.name) if one.step_wall_ns] if step else []
-    if not parts and not walls:
-        return None
-    domain, name = key or ("", "")
-    return arm(own.arm.name, parts, name=name, domain=domain, confirmations=walls)
+    made_of = [one.capture for one in own.profiled], walls
+    known = own.figures.get(name)
+    if known is None or known[0] != made_of:
+        parts = [(one.profile.together, one.samples[key]) for one in own.profiled if key in one.samples] if key else []
+        domain, plain = key or ("", "")
+        found = arm(own.arm.name, parts, name=plain, domain=domain, confirmations=walls) if parts or walls else None
+        known = own.figures[name] = (made_of, found)
+    return known[1]
 
 
 def _memory(default: ArmRuns, own: ArmRuns) -> Memory:

@@ -31,7 +31,8 @@ def describe(prepared: Prepared) -> str:
         f"{blocks * per_block} for the step's time ({blocks} blocks{more}); at most {prepared.config.timeout:g} s each"
     )
     inside = ", nsys inside the launcher" if prepared.launcher.per_rank else ""
-    lines.append(f"ranks: {prepared.expected_ranks or 'as many as show the step'}{inside}")
+    where = f", those of node {prepared.config.shard} here" if prepared.config.shard else ""
+    lines.append(f"ranks: {prepared.expected_ranks or 'as many as show the step'}{where}{inside}")
     return "\n".join(lines)
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from perfgate.errors import UnusableError, UsageError
 from perfgate.measure.per_step import Found, Profile, find_step, lost_work, profile, rank_medians, samples
-from perfgate.model import Capture, ProcessSample
-from perfgate.program.arms import METRICS, STEPS, Arm
+from perfgate.model import ArmFigures, Capture, ProcessSample
+from perfgate.program.arms import STEPS, Arm
 from perfgate.program.launch import PROGRAM, traces_of
 from perfgate.program.options import ProgramOptions
 from perfgate.program.steps import RankRecord, check_ranks, clock_of, from_ranges, pid_of, recorded, step_times, window_of
@@ -60,7 +60,7 @@ class ArmRuns:
     arm: Arm
     profiled: list[Profiled] = field(default_factory=list)
     timed: list[Timed] = field(default_factory=list)
-    metrics: list[tuple[str, Path]] = field(default_factory=list)  # (capture, what the run wrote)
+    figures: dict[str, tuple[object, ArmFigures | None]] = field(default_factory=dict)  # per range, and what of: see compared
 
 
 @dataclass
@@ -71,13 +71,16 @@ class Runs:
     folder: Path  # the run directory
     arms: dict[str, ArmRuns]
     expected_ranks: int = 0  # 0 unknown
+    part: bool = False  # only the ranks of one node are here, whatever the program says of its world
     step: Found | None = None
     shape: Shape | None = None
 
     @classmethod
-    def of(cls, options: ProgramOptions, folder: Path, arms: Iterable[Arm], expected_ranks: int) -> Runs:
+    def of(
+        cls, options: ProgramOptions, folder: Path, arms: Iterable[Arm], expected_ranks: int, *, part: bool = False
+    ) -> Runs:
         """No run yet."""
-        return cls(options, folder, {arm.name: ArmRuns(arm) for arm in arms}, expected_ranks)
+        return cls(options, folder, {arm.name: ArmRuns(arm) for arm in arms}, expected_ranks, part)
 
     def recorded(self, capture: str) -> bool:
         """Whether the program recorded its steps itself in a run, so that it can be timed without nsys."""
@@ -102,12 +105,14 @@ class Runs:
             self.step = find_step(traces, self.options.step_range or STEP)
         records = self._records(spec.id)
         if records:
-            check_ranks(records, self.expected_ranks, "steps")
+            self._check_ranks(records, "steps")
         seen = from_ranges(traces, self.step)
-        check_ranks(seen, self.expected_ranks or len(records), f"range {self.step.shown!r}")
+        self._check_ranks(seen, f"range {self.step.shown!r}", len(records))
         window = self._fits(seen, arm, spec.id)
         found = profile(traces, self.step, window)
         numbers = {one.pid: one.rank for one in records}
+        if len(numbers) < len(records):  # of several nodes, where a pid is no name: numbered in the order of their traces
+            numbers = {}
         ranks = tuple(numbers.get(pid_of(one.process), place) for place, one in enumerate(found.ranks))
         figures = samples(found, capture=spec.id, block=spec.block, position=spec.position)
         metric = "busy_ns" if any(one.busy_ns for one in figures.values()) else "host_ns"
@@ -127,13 +132,9 @@ class Runs:
             what = f"range {self.step.shown!r}"
         else:
             records, what = self._records(spec.id), "steps"
-        check_ranks(records, self.expected_ranks, what)
+        self._check_ranks(records, what)
         self._fits(records, arm, spec.id)
         self.arms[arm.name].timed.append(Timed(spec.id, spec.block, spec.position, tuple(records), bool(traces)))
-
-    def add_metrics(self, capture: Capture, path: Path) -> None:
-        """Takes in what a run wrote for its bits to be compared."""
-        self.arms[self._arm(capture).name].metrics.append((capture.spec.id, path))
 
     def drop_block(self, number: int, kind: str) -> None:
         """Forgets one block, whose arms met unlike conditions: its timed or its profiled runs."""
@@ -154,6 +155,11 @@ class Runs:
     def own_folder(self, capture: str) -> Path:
         """The program's own folder of one run."""
         return self.folder / "captures" / capture / PROGRAM
+
+    def _check_ranks(self, records: Sequence[RankRecord], what: str, otherwise: int = 0) -> None:
+        if self.part:  # the others are on other nodes, and known when the nodes' runs are merged
+            records = [replace(one, world=None) for one in records]
+        check_ranks(records, (0 if self.part else self.expected_ranks) or otherwise, what)
 
     def _records(self, capture: str) -> list[RankRecord]:
         return recorded(self.own_folder(capture) / STEPS)
@@ -180,8 +186,3 @@ class Runs:
                 text = f"{capture}: arm {arm.name} ran {here} {what}, the first run {there}"
                 raise UnusableError(text, "all arms must run the same number, so that like is compared with like")
         return shape.window
-
-
-def metrics_folder(runs: Runs, capture: str) -> Path:
-    """``$PERFGATE_METRICS_DIR`` of one run."""
-    return runs.own_folder(capture) / METRICS

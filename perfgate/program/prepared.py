@@ -69,6 +69,9 @@ def prepare(config: Config, options: ProgramOptions) -> Prepared:
         raise UsageError(f"--mode {config.mode} has no verdict for a program", "use --mode both")
     if config.profiler not in ("auto", "nsys"):
         raise UsageError(f"--profiler {config.profiler} can't watch a program", "programs are watched by nsys alone")
+    if config.shard and (config.max_blocks > config.blocks or config.time_budget):
+        text = "--shard runs one node of a job, and --max-blocks and --time-budget let each node stop where it will"
+        raise UsageError(text, "use --blocks alone: all nodes must run the same runs")
     if shutil.which(options.command[0]) is None:
         raise UsageError(f"there is no program {options.command[0]!r}", "is it on PATH, and executable?")
     arms = arms_of(options)

@@ -26,6 +26,7 @@ from perfgate.sequential import next_look
 from perfgate.session import Progress
 from perfgate.store import RunDirectory
 
+WRITING_SHARE = 0.05  # of the run's time: a program of hundreds of ranges takes seconds to judge and write
 Kind = Literal["time", "confirm"]  # under nsys, for the ranges; unprofiled, for the step
 
 
@@ -39,13 +40,15 @@ class ProgramSession:
     def __init__(self, prepared: Prepared, directory: RunDirectory, command: str, progress: Progress) -> None:
         self.directory = directory
         self._prepared, self._progress = prepared, progress
-        self._runs = Runs.of(prepared.options, directory.path, prepared.arms, prepared.expected_ranks)
+        part = bool(prepared.config.shard)
+        self._runs = Runs.of(prepared.options, directory.path, prepared.arms, prepared.expected_ranks, part=part)
         self._metrics = Comparer()
         self._judged_ranges = Judged(prepared.options.match, prepared.budgets)
         self._findings = list(prepared.findings)
         self._dropped: list[Reason] = []
         self._watched: Watched | None = None  # how the step is timed; None until the first run has shown it
         self._begun = time.monotonic()
+        self._wrote_s = 0.0
         self._complete = False
         self._info = RunInfo(
             id=directory.id,
@@ -56,6 +59,7 @@ class ProgramSession:
             complete=False,
             device=prepared.device,
             looks=prepared.looks.at,
+            shard=prepared.config.shard,
         )
         plan = {"options": asdict(prepared.options), "arms": [asdict(arm) for arm in prepared.arms], "device": prepared.device}
         directory.write_run({"run": asdict(self._info), "program": plan, "environment": prepared.environment})
@@ -91,6 +95,19 @@ class ProgramSession:
                     return
                 self._run_block(done[kind], kind)
                 done[kind] += 1
+
+    def take_in(self, captures: Sequence[Capture], metrics: Comparer, told: Sequence[Reason], *, complete: bool) -> None:
+        """What was run elsewhere and lies in the run directory now: all of it, with what was told of it there.
+
+        Raises :class:`~perfgate.errors.PerfgateError` for what can't be measured.
+        """
+        self._metrics, self._complete = metrics, complete
+        self._findings += told
+        for capture in captures:
+            if capture.spec.purpose == "time":
+                self._runs.add_profiled(capture)
+            else:
+                self._runs.add_timed(capture)
 
     def result(self) -> GateResult:
         """Everything known as of now, judged."""
@@ -180,7 +197,7 @@ class ProgramSession:
                 self._refuse_empty_match()
             else:
                 self._runs.add_timed(capture)
-        self.directory.write_text("result.json", FORMATS["json"](self.result()))
+        self._write_what_is_known()
 
     def _how_to_time(self, first: Capture) -> Watched:
         """How the step is timed, from what the first run showed: by the program itself, or by its ranges under nsys."""
@@ -233,6 +250,14 @@ class ProgramSession:
             listed = ", ".join(names[:12]) + (f" and {len(names) - 12} more" if len(names) > 12 else "")
             text = f"--match {self._prepared.options.match!r} finds no range of the program's steps"
             raise UsageError(text, f"there are {listed}" if names else "the program opens none inside its steps")
+
+    def _write_what_is_known(self) -> None:
+        """``result.json`` as of now, for a run that is killed: left out where writing would slow the run down."""
+        begun = time.monotonic()
+        if self._wrote_s > WRITING_SHARE * (begun - self._begun):
+            return
+        self.directory.write_text("result.json", FORMATS["json"](self.result()))
+        self._wrote_s += time.monotonic() - begun
 
     def _write_views(self) -> None:
         result = self.result()
