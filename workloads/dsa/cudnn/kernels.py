@@ -12,11 +12,12 @@ import triton
 import triton.language as tl
 
 from . import shape
-from .quantum import MARGIN, MOST_EXPONENT, MOST_UNITS, PRIOR
+from .quantum import FEW_QUANTA, MARGIN, MOST_EXPONENT, MOST_UNITS, PRIOR
 
 LOG2_E = tl.constexpr(1.4426950408889634)
 HIGHEST = tl.constexpr(MOST_EXPONENT)
 PROVEN = tl.constexpr(MOST_UNITS)
+COARSE = tl.constexpr(FEW_QUANTA)
 SECOND_RUN_PROGRAMS = 512  # most often they have nothing to do
 LINE = 1024  # elements that one program of the fold takes
 
@@ -41,22 +42,31 @@ def _sample(topk, lengths, sampled, keys, chosen, every, LENGTHS: tl.constexpr, 
 
 
 @triton.jit
-def _choose(sampled, reach, every, tiles, rows, SHARE: tl.constexpr, GUESS: tl.constexpr, BLOCK: tl.constexpr):
-    """Turns each row's count into its constant C, in place (``quantum.exponent_for``)."""
+def _choose(sampled, hits, reach, every, tiles, rows, SHARE: tl.constexpr, GUESS: tl.constexpr, BLOCK: tl.constexpr):
+    """Turns each row's count into its constant C, in place (``quantum.exponent_for``), and leaves the ``hits`` expected."""
     row = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     count = tl.load(sampled + row, mask=row < rows, other=0)
-    expected = ((count + GUESS) * every * tiles).to(tl.float32) * (tl.load(reach) / SHARE)
+    count = (count + GUESS) * every * tiles
+    expected = count.to(tl.float32) * (tl.load(reach) / SHARE)
     known = (expected > 0) & (expected < float("inf"))
     exponent = ((expected.to(tl.int32, bitcast=True) >> 23) & 0xFF) - 23
     exponent = tl.where(known, tl.minimum(tl.maximum(exponent, 1), HIGHEST), 1)
     tl.store(sampled + row, _bias(exponent).to(tl.int32, bitcast=True), mask=row < rows)
+    tl.store(hits + row, count, mask=row < rows)
 
 
 @triton.jit
-def _judge(units, sums, failed, rows, DIM: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
-    """Clears the sums of rows whose certificate does not hold, and raises the flag."""
+def _judge(units, hits, sums, failed, rows, DIM: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
+    """Clears the sums of rows whose certificate does not hold or whose quantum was far too coarse, and raises the flag.
+
+    The second are marked by a certificate of −1. ``hits`` are what was expected; they make room for the second run's counts.
+    """
     row = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    bad = tl.load(units + row, mask=row < rows, other=0) > PROVEN
+    unit = tl.load(units + row, mask=row < rows, other=0)
+    coarse = (unit > 0) & (unit < tl.load(hits + row, mask=row < rows, other=0).to(tl.int64) * COARSE)
+    bad = (unit > PROVEN) | coarse
+    tl.store(units + row, -1, mask=coarse)
+    tl.store(hits + row, 0, mask=row < rows)
     if tl.max(bad.to(tl.int32), axis=0) > 0:
         tl.store(failed, 1)
         for start in range(0, DIM, WIDTH):
@@ -92,24 +102,29 @@ def _probabilities(
 
 
 @triton.jit
-def _constant_again(counts, largest, row, valid):
-    """C of the second run (``quantum.exponent_again``); NaN where no f32 sum could be exact."""
+def _constant_again(counts, largest, units, constants, row, valid):
+    """C of the second run (``quantum.exponent_again``); NaN where no f32 sum could be exact.
+
+    Where the first quantum was certified, but coarse, the finer of the two.
+    """
     count = tl.load(counts + row, mask=valid, other=1)
     c = (tl.maximum(count, 1).to(tl.float32).to(tl.int32, bitcast=True) >> 23) - 126
     m = tl.maximum((tl.load(largest + row, mask=valid, other=0) >> 23) - 126, -125)
     exponent = c + m + 105
     possible = (exponent <= HIGHEST) & (count < 16777216)
-    return tl.where(possible, _bias(tl.minimum(tl.maximum(exponent, 1), HIGHEST)), float("nan"))
+    c = tl.where(possible, _bias(tl.minimum(tl.maximum(exponent, 1), HIGHEST)), float("nan"))
+    first = tl.load(constants + row, mask=valid, other=0).to(tl.float32, bitcast=True)
+    return tl.where((tl.load(units + row, mask=valid, other=0) < 0) & ~(c < first), first, c)
 
 
 @triton.jit
 def _again(
-    q, kv, topk, lengths, out, dout, lse, units, failed, counts, largest, sums,
+    q, kv, topk, lengths, out, dout, lse, constants, units, failed, counts, largest, sums,
     queries, tiles, heads, keys, chosen, programs, scale,
     LENGTHS: tl.constexpr, SURVEY: tl.constexpr, DIM: tl.constexpr, DIM_V: tl.constexpr,
     WIDTH: tl.constexpr, HEADS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """The second run, only for rows whose certificate failed; returns at once where none did.
+    """The second run, only for rows that :func:`_judge` cleared; returns at once where there are none.
 
     SURVEY: counts each such row's contributions and takes their largest finite magnitude. Otherwise adds them, rounded to the
     quantum that follows from both. Columns go where the stock accumulator keeps them (``shape.place_of``).
@@ -133,12 +148,13 @@ def _again(
             entry = begin + tl.arange(0, BLOCK)
             row = tl.load(topk + query * chosen + entry, mask=entry < last, other=-1).to(tl.int64)
             valid = (row >= 0) & (row < keys)
-            valid = valid & (tl.load(units + row, mask=valid, other=0) > PROVEN)
+            unit = tl.load(units + row, mask=valid, other=0)
+            valid = valid & ((unit > PROVEN) | (unit < 0))
             if tl.max(valid.to(tl.int32), axis=0) > 0:
                 p, ds = _probabilities(
                     q, kv, dout, level, delta, row, valid, first, count, scale, DIM, DIM_V, WIDTH, HEADS, BLOCK
                 )  # fmt: skip
-                c = _constant_again(counts, largest, row, valid)[:, None]
+                c = _constant_again(counts, largest, units, constants, row, valid)[:, None]
                 top = tl.zeros((BLOCK,), dtype=tl.int32)
                 for start in range(0, DIM, WIDTH):
                     x = tl.dot(ds, _part(q, first, count, DIM, start, WIDTH, HEADS))
@@ -171,7 +187,7 @@ class Tables(NamedTuple):
     sums: torch.Tensor  # [rows · dim] f32
     constants: torch.Tensor  # [rows] int32: counts of the sample, then the bits of C
     units: torch.Tensor  # [rows] int64
-    counts: torch.Tensor  # [rows] int32
+    counts: torch.Tensor  # [rows] int32: hits expected, then those of the second run
     largest: torch.Tensor  # [rows] int32: bits of an f32
     failed: torch.Tensor  # [1] int32
 
@@ -198,14 +214,14 @@ def choose_quanta(
         )  # fmt: skip
     rows = into.constants.shape[0]
     _choose[(triton.cdiv(rows, 256),)](
-        into.constants, reach, every, shape.tiles_of(heads), rows, SHARE=MARGIN, GUESS=PRIOR, BLOCK=256
+        into.constants, into.counts, reach, every, shape.tiles_of(heads), rows, SHARE=MARGIN, GUESS=PRIOR, BLOCK=256
     )  # fmt: skip
 
 
 def judge(done: Tables, dim: int) -> None:
-    """Clears rows whose certificate does not hold and raises the flag for :func:`add_again`."""
+    """Clears rows that need a second run and raises the flag for :func:`add_again`."""
     rows = done.units.shape[0]
-    _judge[(triton.cdiv(rows, 64),)](done.units, done.sums, done.failed, rows, DIM=dim, WIDTH=64, BLOCK=64)
+    _judge[(triton.cdiv(rows, 64),)](done.units, done.counts, done.sums, done.failed, rows, DIM=dim, WIDTH=64, BLOCK=64)
 
 
 def add_again(
@@ -221,7 +237,7 @@ def add_again(
     for survey in (True, False):
         _again[(programs,)](
             q, kv, topk, topk if topk_length is None else topk_length, out, dout, lse,
-            done.units, done.failed, done.counts, done.largest, done.sums,
+            done.constants, done.units, done.failed, done.counts, done.largest, done.sums,
             queries, tiles, heads, kv.shape[0], topk.shape[1], programs, scale,
             LENGTHS=topk_length is not None, SURVEY=survey, DIM=dim, DIM_V=out.shape[2],
             WIDTH=64, HEADS=shape.BLOCK, BLOCK=16,

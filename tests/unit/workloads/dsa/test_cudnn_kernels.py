@@ -103,6 +103,7 @@ def test_every_row_gets_the_constant_of_its_hits(reach, lengths, device):
     hits = torch.bincount(rows[rows >= 0], minlength=128)
     wanted = [quantum().bias(quantum().exponent_for(int(n), 1, quantum().f32(reach), 2)) for n in hits]
     assert wanted == tables.constants.view(torch.float32).tolist()
+    assert ((hits + quantum().PRIOR) * 2).tolist() == tables.counts.tolist()
 
 
 def test_only_one_query_in_every_so_many_is_counted(device, monkeypatch):
@@ -131,6 +132,44 @@ def test_a_row_whose_certificate_fails_is_cleared_and_the_flag_raised(device):
     assert [69] == cleared.tolist()
     assert 1 == int(tables.failed)
     assert strips_are_whole(whole)
+
+
+def test_a_row_whose_quantum_was_far_too_coarse_is_cleared_and_marked(device):
+    _, inside = memory(device)
+    tables = kernels().tables(inside, KEYS, DIM)
+    tables.sums.fill_(1.0)
+    tables.counts.fill_(100)
+    tables.units.fill_(8 * 100)
+    tables.units[5] = 8 * 100 - 1
+    tables.units[6] = 0
+
+    kernels().judge(tables, DIM)
+
+    assert [5] == (tables.sums.view(-1, DIM) == 0).all(dim=1).nonzero().flatten().tolist()
+    assert [-1, 0, 800] == tables.units[5:8].tolist()
+    assert 1 == int(tables.failed)
+    assert (tables.counts == 0).all()
+
+
+@pytest.mark.parametrize("finer", ["the first", "the second"])
+def test_a_coarse_row_is_added_again_with_the_finer_quantum(finer, device):
+    x = problem(device)
+    _, inside = memory(device)
+    tables = kernels().tables(inside, KEYS, DIM)
+    first = quantum().bias({"the first": 90, "the second": 150}[finer])
+    tables.constants.view(torch.float32).fill_(first)
+    tables.units.fill_(1)
+    tables.counts.fill_(100)
+
+    kernels().judge(tables, DIM)
+    kernels().add_again(tables, *arguments(x))
+
+    row = int(x["topk"][0, 0])
+    own = quantum().exponent_again(int(tables.counts[row]), float(tables.largest[row : row + 1].view(torch.float32)))
+    quanta = in_order(tables.sums)[row].double() / quantum().quantum(min(own, {"the first": 90, "the second": 150}[finer]))
+    assert torch.equal(quanta, quanta.round())
+    assert quanta.ne(0).any()
+    assert 90 < own < 150
 
 
 def test_nothing_is_cleared_and_no_second_run_starts_where_every_certificate_holds(device):
