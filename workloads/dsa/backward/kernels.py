@@ -92,8 +92,13 @@ def _block(
     dim: tl.constexpr = PARTS * WIDTH
     scores = tl.zeros((row.shape[0], level.shape[0]), dtype=tl.float32)
     dp = tl.zeros((row.shape[0], level.shape[0]), dtype=tl.float32)
+    following = _rows(kv, row, valid, dim, 0, WIDTH)
+    ahead = _rows(kv, row, valid, dim, (PARTS > 1) * WIDTH, WIDTH)
     for part in tl.static_range(PARTS):
-        k = _rows(kv, row, valid, dim, part * WIDTH, WIDTH)
+        k = following
+        following = ahead
+        if part + 2 < PARTS:  # the next columns are on their way while these are multiplied
+            ahead = _rows(kv, row, valid, dim, (part + 2) * WIDTH, WIDTH)
         scores = tl.dot(k, tl.trans(qs[part]), scores)
         if part < V_PARTS:
             dp = tl.dot(k, tl.trans(douts[part]), dp)
@@ -118,8 +123,12 @@ def _block(
         _certify(tops, exponent, units, largest, row, valid)
     sums = ()
     if not AGAIN:  # the rows are read again: all of them do not fit beside q and dout
+        if PARTS > 1:
+            behind = _rows(kv, row, valid, dim, 0, 2 * WIDTH)
         for pair in tl.static_range(PARTS // 2):
-            k2 = _rows(kv, row, valid, dim, 2 * pair * WIDTH, 2 * WIDTH)
+            k2 = behind
+            if pair + 1 < PARTS // 2:
+                behind = _rows(kv, row, valid, dim, 2 * (pair + 1) * WIDTH, 2 * WIDTH)
             sums += (tl.dot(tl.trans(k2), ds, dqs[pair]),)  # type: ignore[assignment]
         if PARTS % 2:
             k1 = _rows(kv, row, valid, dim, (PARTS - 1) * WIDTH, WIDTH)

@@ -119,7 +119,7 @@ def test_the_probe_tells_what_is_missing(changes, version, words, monkeypatch):
     ("capability", "memory", "words"),
     [
         ((8, 0), 232448, "needs compute capability 9.0 or newer: this card has 8.0"),
-        ((12, 0), 101376, "one program needs 196608 bytes of shared memory, the card has 101376"),
+        ((12, 0), 101376, "one program needs 212992 bytes of shared memory, the card has 101376"),
         ((9, 0), 232448, ""),
     ],
 )
