@@ -143,7 +143,10 @@ class ProgramSession:
         if not judged or not any(one.profiled for one in self._runs.arms.values()):
             return []
         known = {f"{name}::" for name in range_names(self._runs)}
-        return list(self._prepared.budgets.findings(known, {one.range for one in judged if one.judged}))
+        found = self._prepared.budgets.findings(known, {one.range for one in judged if one.judged})
+        lines = '[[budget]] with range = "NAME", overhead = "15%", reason, owner and expires'
+        mend = f"write {lines} there; `perfgate budget suggest {self.directory.path}` prints it with what was measured"
+        return [replace(one, next=mend) if one.code == "NOT_BUDGETED" else one for one in found]
 
     def _dropped_for_good(self, judged: Sequence[Comparison]) -> list[Reason]:
         first = self._prepared.looks.at[0]

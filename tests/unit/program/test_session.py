@@ -82,6 +82,14 @@ def test_a_budget_that_matches_no_range_of_the_program_is_a_bad_request(gate):
     assert "did you mean" in next(one.next for one in result.findings if one.code == "UNMATCHED_BUDGET")
 
 
+def test_a_judged_range_without_a_budget_is_no_pass_and_says_what_to_write(gate):
+    result = gate(Launched(arms(**WITHIN)), BUDGETS.replace('overhead = "15%"', ""), match="layer").run()
+
+    assert 5 == result.verdict.exit_code
+    assert "layer:: was measured but has no budget" in told(result, "NOT_BUDGETED")[0].text
+    assert '[[budget]] with range = "NAME"' in told(result, "NOT_BUDGETED")[0].next
+
+
 def test_three_arms_run_forth_and_back_and_one_is_judged(gate):
     launched = Launched(arms(**SLOWER, champion={"step": 1_010_000, "kernel_name": "gemm_fast"}))
     result = gate(launched, mode_args=(("champion", ("-c",)),)).run()
