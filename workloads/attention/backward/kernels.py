@@ -22,17 +22,10 @@ import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from ...blocks.configs import config_for
-from ..forward.kernels import SIZES, Survey, _largest, _seen, described, survey_of, tiles
+from ..forward.kernels import SIZES, Survey, _largest, _norms, _seen, described, survey_of, tiles
 from ..shape import padded
 
 RULES = {"two_pass": 0, "atomic": 1, "exact": 2}
-
-
-@triton.jit
-def _ceil_log2(value):
-    """The smallest e with ``value`` ≤ 2^e for a positive finite f32; −126 for smaller ones than normal numbers."""
-    bits = value.to(tl.int32, bitcast=True)
-    return tl.maximum((bits >> 23) - 127 + tl.where((bits & 0x7FFFFF) > 0, 1, 0), -126)
 
 
 @triton.jit
@@ -48,7 +41,7 @@ def _prepare(
     D: tl.constexpr, RULE: tl.constexpr, KEY_BLOCKS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Per query: Δ = dO·O, log-sum-exp in base 2 and, to be exact, its row's quantum; clears its part of dQ's sum."""
-    start = tl.program_id(0) * BLOCK
+    start = tl.program_id(0).to(tl.int64) * BLOCK
     head = tl.program_id(1).to(tl.int64)  # over batch × heads
     b, h = head // heads, head % heads
     rows = start + tl.arange(0, BLOCK)
@@ -71,12 +64,10 @@ def _prepare(
         value_norm = _largest(tl.load(reach + group + blocks, mask=known, other=0.0))
         key_largest = tl.max(tl.load(reach + stride + group + blocks, mask=known, other=0.0), axis=0)
         key_norm = _largest(tl.load(reach + 2 * stride + group + blocks, mask=known, other=0.0))
-        norm = tl.load(norms + at, mask=inside, other=0.0)
-        slack = 1.125 * tl.exp2(norm * key_norm * scale * 1.1006882e-05)  # 2^-17 · log2(e)
-        bound = tl.sqrt(tl.sum(gradient * gradient, axis=1)) * value_norm * key_largest * slack
-        bound = tl.where(natural < float("inf"), bound, float("nan"))
-        finite = bound < float("inf")
-        exponent = tl.maximum(_ceil_log2(tl.where(finite, bound, 1.0)) - 30, -126)
+        excess = tl.load(norms + at, mask=inside, other=0.0) * key_norm * scale * 1.1006882e-05  # 2^-17 · log2(e)
+        bound = tl.log2(_norms(gradient)) + tl.log2(value_norm) + tl.log2(key_largest) + 0.17 + excess  # 2^0.17 = 1.125
+        finite = (bound < 128.0) & (natural < float("inf"))  # false for NaN
+        exponent = tl.ceil(tl.maximum(tl.where(finite, bound, 0.0), -96.0)).to(tl.int32) - 30
         tl.store(inverse + at, tl.where(finite, _two_to(-exponent), 0.0))
         tl.store(quantum + at, tl.where(finite, _two_to(exponent) * scale, float("nan")))
     if RULE > 0:
@@ -84,12 +75,28 @@ def _prepare(
         tl.store(total + cells, tl.zeros((BLOCK * D,), dtype=total.dtype.element_ty))
 
 
+@triton.jit
+def _add(
+    total, part, inverse, row, query, q_padded, D: tl.constexpr, M: tl.constexpr, RULE: tl.constexpr, BULK: tl.constexpr
+):  # fmt: skip
+    """Adds a contribution [D, M] to dQ's sum of the queries of ``row`` that begin at ``query``: in whole quanta if exact."""
+    if RULE == 2:
+        part = (part * inverse.load([row, query]).reshape(M)[None, :]).to(tl.int32)
+    cell = (row * (q_padded // M) + query // M) * D
+    if BULK:
+        total.atomic_add([cell, 0], part)
+    else:
+        place = (cell + tl.arange(0, D)).to(tl.int64)[:, None] * M + tl.arange(0, M)[None, :]
+        tl.atomic_add(total + place, part, sem="relaxed")
+
+
 @triton.jit(do_not_specialize=SIZES)
 def _key_blocks(
     q, k, v, grad_out, dk, dv, total, lse2, delta, inverse,
     heads, kv_heads, q_len, kv_len, q_padded, window, scale,
     D: tl.constexpr, M: tl.constexpr, N: tl.constexpr, GROUP: tl.constexpr, CAUSAL: tl.constexpr, WINDOWED: tl.constexpr,
-    MASKED: tl.constexpr, RULE: tl.constexpr, BULK: tl.constexpr, TOGETHER: tl.constexpr, STAGES: tl.constexpr,
+    MASKED: tl.constexpr, RULE: tl.constexpr, BULK: tl.constexpr, LATE: tl.constexpr,
+    TOGETHER: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """One block of keys: its dK, dV, and contributions to dQ by ``RULE``; tensors by descriptor (``total`` only if BULK)."""
     blocks = tl.cdiv(kv_len, N)
@@ -113,6 +120,8 @@ def _key_blocks(
     value_tile = v.load([b, kv_head, first_key, 0]).reshape(N, D)
     key_gradient = tl.zeros((N, D), dtype=tl.float32)
     value_gradient = tl.zeros((N, D), dtype=tl.float32)
+    part = tl.zeros((D, M), dtype=tl.float32)  # before the first step: nothing, added to what that step adds to
+    last_row, last_query = b * heads + kv_head * GROUP, tl.minimum(first * M, q_padded - M)
     # no invariants out of the loop: each would hold a register that the accumulators need, and wgmma would wait for spills
     for step in tl.range(0, count * GROUP, num_stages=STAGES, disable_licm=True):
         if GROUP == 1:
@@ -135,19 +144,21 @@ def _key_blocks(
             if crossed:
                 queries = query + tl.arange(0, M) + shift
                 weights = tl.where(_seen(keys[:, None], queries[None, :], kv_len, window, CAUSAL, WINDOWED), weights, 0.0)
+        if LATE:  # dS is computed while dV's product runs
+            value_gradient = tl.dot(weights.to(gradient_tile.dtype), gradient_tile, value_gradient)
         slopes = (weights * (slopes - delta.load([row, query]).reshape(M)[None, :])).to(query_tile.dtype)
-        value_gradient = tl.dot(weights.to(gradient_tile.dtype), gradient_tile, value_gradient)
+        if not LATE:
+            value_gradient = tl.dot(weights.to(gradient_tile.dtype), gradient_tile, value_gradient)
         key_gradient = tl.dot(slopes, query_tile, key_gradient)
+        if LATE:  # the part of the step before is added while dK's product runs
+            _add(total, part, inverse, last_row, last_query, q_padded, D, M, RULE, BULK)
         if RULE > 0:
             part = tl.dot(key_tile.T, slopes)
-            if RULE == 2:
-                part = (part * inverse.load([row, query]).reshape(M)[None, :]).to(tl.int32)
-            cell = (row * (q_padded // M) + block) * D
-            if BULK:
-                total.atomic_add([cell, 0], part)
-            else:
-                place = (cell + tl.arange(0, D)).to(tl.int64)[:, None] * M + tl.arange(0, M)[None, :]
-                tl.atomic_add(total + place, part, sem="relaxed")
+            last_row, last_query = row, query
+            if not LATE:
+                _add(total, part, inverse, row, query, q_padded, D, M, RULE, BULK)
+    if LATE:
+        _add(total, part, inverse, last_row, last_query, q_padded, D, M, RULE, BULK)
     dk.store([b, kv_head, first_key, 0], (key_gradient * scale).to(dk.dtype).reshape(1, 1, N, D))
     dv.store([b, kv_head, first_key, 0], value_gradient.to(dv.dtype).reshape(1, 1, N, D))
 
@@ -159,7 +170,7 @@ def _finish(
 ):  # fmt: skip
     """From its sum, which lies transposed ([D, M] per block of queries), to dQ."""
     head = tl.program_id(1).to(tl.int64)
-    rows = tl.program_id(0) * M + tl.arange(0, M)
+    rows = tl.program_id(0).to(tl.int64) * M + tl.arange(0, M)
     columns = tl.arange(0, D)
     cell = head * q_padded * D + tl.program_id(0) * M * D
     value = tl.load(total + cell + columns[:, None] * M + tl.arange(0, M)[None, :]).to(tl.float32)
@@ -253,7 +264,8 @@ def backward(
         survey = survey_of(q, k, v)
     lse2, delta, inverse, quantum, total = _prepared(q, k, out, lse.contiguous(), grad_out, scale, number, survey)
     dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
-    options: dict[str, Any] = dict(config_for("attention.backward_keys", dim, q))
+    first = config_for("attention.backward_keys", dim, q) if number else config_for("attention.backward_keys_alone", dim, q)
+    options: dict[str, Any] = dict(first)
     rows, keys = options["M"], options["N"]
     q_padded, masks = padded(q_len), {"CAUSAL": causal or windowed, "WINDOWED": windowed}
     owners = batch * kv_heads
@@ -261,7 +273,7 @@ def backward(
     def statistics(values: torch.Tensor) -> TensorDescriptor:
         return TensorDescriptor(values, list(values.shape), list(values.stride()), [1, rows])
 
-    bulk = bool(options.pop("BULK")) and number > 0
+    bulk, late = (bool(options.pop(name, False)) and number > 0 for name in ("BULK", "LATE"))
     if bulk:
         cells = total.view(-1, rows)
         target: Any = TensorDescriptor(cells, list(cells.shape), list(cells.stride()), [dim, rows])
@@ -270,7 +282,8 @@ def backward(
     _key_blocks[(triton.cdiv(kv_len, keys) * owners,)](
         tiles(q, rows), tiles(k, keys), tiles(v, keys), tiles(grad_out, rows), tiles(dk, keys), tiles(dv, keys), target,
         statistics(lse2), statistics(delta), statistics(inverse), heads, kv_heads, q_len, kv_len, q_padded, window or 0, scale,
-        D=dim, GROUP=group, MASKED=causal or windowed or kv_len % keys != 0, RULE=number, BULK=bulk, **masks, **options,
+        D=dim, GROUP=group, MASKED=causal or windowed or kv_len % keys != 0, RULE=number, BULK=bulk, LATE=late,
+        **masks, **options,
     )  # fmt: skip
     if number:
         finish = config_for("attention.finish", dim, q)

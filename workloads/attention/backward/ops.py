@@ -66,7 +66,7 @@ SHARED: dict[str, Any] = dict(
     max_error=2e-2,
     bytes_moved=_bytes,
     flops=_flops,
-    tests=("tests/unit/workloads/test_attention.py", "tests/gpu/test_kernels.py"),
+    tests=("tests/unit/workloads/test_attention.py", "tests/gpu/test_attention.py"),
 )
 both = Op("attention/fwd_bwd", phases=("step",), **SHARED)
 both.cases(**CASES)

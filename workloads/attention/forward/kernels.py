@@ -36,16 +36,36 @@ def _largest(rows):
 
 
 @triton.jit
-def _survey_keys(k, v, reach, b, kv_head, kv_heads, stride, first_block, step, blocks, D: tl.constexpr, N: tl.constexpr):
-    """Largest ‖V_j‖, |K_jd| and ‖K_j‖ of every ``step``-th block of N keys."""
+def _norms(rows):
+    """Euclidean norms of the rows of an f32 matrix, whose squares may over- or underflow; NaN if a row holds NaN or Inf."""
+    largest = tl.maximum(tl.max(tl.abs(rows), axis=1), 1.1754944e-38)
+    scaled = rows * (1.0 / largest)[:, None]
+    return largest * tl.sqrt(tl.sum(scaled * scaled, axis=1))
+
+
+@triton.jit
+def _survey_keys(
+    k, v, reach, kv_len, k_s, v_s, stride, first_block, step, blocks, D: tl.constexpr, N: tl.constexpr
+):  # fmt: skip
+    """Largest ‖V_j‖, |K_jd| and ‖K_j‖ of every ``step``-th block of N keys; ``k``, ``v``, ``reach`` point to the head's own."""
+    columns = tl.arange(0, D)
     for block in range(first_block, blocks, step):
-        at = reach + (b * kv_heads + kv_head) * blocks + block
-        keys = k.load([b, kv_head, block * N, 0]).reshape(N, D).to(tl.float32)
-        values = v.load([b, kv_head, block * N, 0]).reshape(N, D).to(tl.float32)
-        key_norms = tl.sqrt(tl.sum(keys * keys, axis=1))
-        tl.store(at, _largest(tl.sqrt(tl.sum(values * values, axis=1))))
-        tl.store(at + stride, tl.max(tl.max(tl.abs(keys), axis=1), axis=0))  # a NaN among them shows in the norms
-        tl.store(at + 2 * stride, _largest(key_norms))
+        value_norm = tl.zeros((16,), dtype=tl.float32)
+        key_norm, key_largest, poison = value_norm, value_norm, value_norm
+        for start in range(0, N, 16):
+            first = tl.cast(block * N + start, tl.int64)
+            rows = tl.arange(0, 16)[:, None]
+            inside = rows < kv_len - first
+            keys = tl.load(k + first * k_s + rows * k_s + columns[None, :], mask=inside, other=0.0).to(tl.float32)
+            values = tl.load(v + first * v_s + rows * v_s + columns[None, :], mask=inside, other=0.0).to(tl.float32)
+            of_keys, of_values = _norms(keys), _norms(values)
+            value_norm, key_norm = tl.maximum(value_norm, of_values), tl.maximum(key_norm, of_keys)
+            key_largest = tl.maximum(key_largest, tl.max(tl.abs(keys), axis=1))
+            poison += (of_keys + of_values) * 0.0  # NaN from NaN and Inf, which a maximum passes over
+        nan = tl.sum(poison, axis=0)
+        tl.store(reach + block, tl.max(value_norm, axis=0) + nan)
+        tl.store(reach + stride + block, tl.max(key_largest, axis=0) + nan)
+        tl.store(reach + 2 * stride + block, tl.max(key_norm, axis=0) + nan)
 
 
 @triton.jit
@@ -84,11 +104,12 @@ def _walk(
 
 @triton.jit(do_not_specialize=SIZES)
 def _attend(
-    q, k, v, out, lse, norms, reach, heads, kv_heads, q_len, kv_len, q_padded, window, scale,
+    q, k, v, out, lse, norms, reach, k_rows, v_rows, k_b, k_h, k_s, v_b, v_h, v_s,
+    heads, kv_heads, q_len, kv_len, q_padded, window, scale,
     D: tl.constexpr, M: tl.constexpr, N: tl.constexpr, GROUP: tl.constexpr, CAUSAL: tl.constexpr, WINDOWED: tl.constexpr,
     EVEN: tl.constexpr, SURVEY: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """Output and log-sum-exp (natural) of one block of queries; q, k, v, out by descriptor."""
+    """Output and log-sum-exp (natural) of one block of queries; by descriptor, k and v for the survey by pointer."""
     blocks, key_blocks = tl.cdiv(q_len, M), tl.cdiv(kv_len, N)
     query = (blocks - 1 - tl.program_id(0)) * M  # causal: long programs first
     b, head = tl.program_id(1) // heads, tl.program_id(1) % heads
@@ -134,29 +155,35 @@ def _attend(
     row = tl.program_id(1).to(tl.int64)
     tl.store(lse + row * q_len + rows, natural, mask=rows < q_len)
     if SURVEY:
-        squares = query_tile.to(tl.float32)
-        tl.store(norms + row * q_padded + rows, tl.sqrt(tl.sum(squares * squares, axis=1)), mask=rows < q_padded)
+        tl.store(norms + row * q_padded + rows, _norms(query_tile.to(tl.float32)), mask=rows < q_padded)
         stride = tl.num_programs(1) // heads * kv_heads * key_blocks
         if head % GROUP == 0:
-            _survey_keys(k, v, reach, b, kv_head, kv_heads, stride, tl.program_id(0), blocks, key_blocks, D, N)
+            k_rows += tl.cast(b, tl.int64) * k_b + kv_head * k_h
+            v_rows += tl.cast(b, tl.int64) * v_b + kv_head * v_h
+            reach += (b * kv_heads + kv_head) * key_blocks
+            _survey_keys(k_rows, v_rows, reach, kv_len, k_s, v_s, stride, tl.program_id(0), blocks, key_blocks, D, N)
 
 
 @triton.jit(do_not_specialize=SIZES)
 def _survey(
-    q, k, v, norms, reach, heads, kv_heads, q_padded, key_blocks,
+    q, k_rows, v_rows, norms, reach, k_b, k_h, k_s, v_b, v_h, v_s, heads, kv_heads, kv_len, q_padded, key_blocks,
     D: tl.constexpr, M: tl.constexpr, N: tl.constexpr, GROUP: tl.constexpr,
 ):  # fmt: skip
     """What ``_attend`` writes with SURVEY, for a forward that was another's."""
     query = tl.program_id(0) * M
     b, head = tl.program_id(1) // heads, tl.program_id(1) % heads
-    squares = q.load([b, head, query, 0]).reshape(M, D).to(tl.float32)
+    kv_head = head // GROUP
+    query_tile = q.load([b, head, query, 0]).reshape(M, D)
     rows = query + tl.arange(0, M)
     at = norms + tl.program_id(1).to(tl.int64) * q_padded + rows
-    tl.store(at, tl.sqrt(tl.sum(squares * squares, axis=1)), mask=rows < q_padded)
+    tl.store(at, _norms(query_tile.to(tl.float32)), mask=rows < q_padded)
     stride = tl.num_programs(1) // heads * kv_heads * key_blocks
     if head % GROUP == 0:
+        k_rows += tl.cast(b, tl.int64) * k_b + kv_head * k_h
+        v_rows += tl.cast(b, tl.int64) * v_b + kv_head * v_h
+        reach += (b * kv_heads + kv_head) * key_blocks
         _survey_keys(
-            k, v, reach, b, head // GROUP, kv_heads, stride, tl.program_id(0), tl.num_programs(0), key_blocks, D, N
+            k_rows, v_rows, reach, kv_len, k_s, v_s, stride, tl.program_id(0), tl.num_programs(0), key_blocks, D, N
         )  # fmt: skip
 
 
@@ -201,6 +228,7 @@ def forward(
         found = Survey(norms, torch.empty((3, batch * kv_heads, key_blocks), dtype=torch.float32, device=q.device))
     _attend[(triton.cdiv(q_len, rows), batch * heads)](
         tiles(q, rows), tiles(k, keys), tiles(v, keys), tiles(out, rows), lse, *(found or (lse, lse)),
+        k, v, *k.stride()[:3], *v.stride()[:3],
         heads, kv_heads, q_len, kv_len, q_padded, window or 0, scale,
         D=dim, GROUP=heads // kv_heads, CAUSAL=causal or window is not None, WINDOWED=window is not None,
         EVEN=kv_len % keys == 0, SURVEY=survey, **options,
@@ -219,7 +247,7 @@ def survey_of(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Survey:
     norms = torch.empty((batch * heads, q_padded), dtype=torch.float32, device=q.device)
     found = Survey(norms, torch.empty((3, batch * kv_heads, key_blocks), dtype=torch.float32, device=q.device))
     _survey[(q_padded // rows, batch * heads)](
-        tiles(q, rows), tiles(k, keys), tiles(v, keys), *found, heads, kv_heads, q_padded, key_blocks,
+        tiles(q, rows), k, v, *found, *k.stride()[:3], *v.stride()[:3], heads, kv_heads, kv_len, q_padded, key_blocks,
         D=dim, GROUP=heads // kv_heads, **options,
     )  # fmt: skip
     return found
