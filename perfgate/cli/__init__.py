@@ -6,6 +6,7 @@ their functions, so that ``perfgate --help`` stays fast and never imports torch 
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from typing import TYPE_CHECKING, NoReturn
@@ -51,8 +52,8 @@ def build() -> typer.Typer:
 def main() -> None:
     """Entry point of the ``perfgate`` command."""
     try:
-        if not _at_once(sys.argv[1:]):
-            build()(prog_name="perfgate")
+        _at_once(sys.argv[1:])
+        build()(prog_name="perfgate")
     except PerfgateError as error:
         complain(error)
         sys.exit(error.exit_code)
@@ -72,18 +73,24 @@ def main() -> None:
         sys.exit(6)
 
 
-def _at_once(words: list[str]) -> bool:
-    """Answers a plain `perfgate ranges` without building the application, which takes longer than reading a small trace."""
+def _at_once(words: list[str]) -> None:
+    """Answers a plain `perfgate ranges` without building the application, which takes longer than reading a small trace.
+
+    For the same reason the garbage collector looks seldom, BLAS starts no threads, and numpy is not taken down at the end.
+    """
     if words[:1] != ["ranges"]:
-        return False
+        return
     from perfgate.cli import ranges
 
     given = ranges.plain(words[1:])
     if given is None:
-        return False
+        return
+    gc.set_threshold(100_000)
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     ranges.answer(**given)
     sys.stdout.flush()
-    return True
+    sys.stderr.flush()
+    os._exit(0)
 
 
 def _reader_gone() -> NoReturn:

@@ -101,7 +101,7 @@ def _unknown(
     has_gpu: bool, ranges: Table, found: attributing.Attributed, missing: Ints, blind: list[int], wanted: Mask
 ) -> Mask | None:
     """The wanted ranges whose GPU figures the capture can't give, ``None`` for none."""
-    empty: Mask = found.totals.ops[wanted] == 0
+    empty: Mask = (found.totals.ops if wanted.all() else found.totals.ops[wanted]) == 0
     if not has_gpu:
         return empty
     if not empty.any() or not (blind or missing.any()):

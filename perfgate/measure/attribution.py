@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from perfgate.measure import rules, sweep
 from perfgate.measure.codes import by_code, groups
+from perfgate.traces._threads import side_by_side
 from perfgate.traces.table import Ints, Mask, Table, distinct, is_steady, taken
 
 
@@ -27,10 +28,12 @@ class Launched:
     thread: Ints
 
     def at(self, places: Ints) -> Launched:
-        """The operations at ``places``, in that order."""
+        """The operations at ``places``, in that order, all of one process or thread."""
         if len(places) == len(self.row):
             return self
-        return Launched(*(taken(getattr(self, name), places) for name in self.__dataclass_fields__))
+        row, begin, finish = self.row[places], self.begin[places], self.finish[places]
+        device = taken(self.device, places)
+        return Launched(row, begin, finish, self.start[places], self.end[places], device, self.process, self.thread)
 
 
 def launched(ops: Table, launches: Table, launch: Ints) -> Launched:
@@ -74,9 +77,16 @@ def attribute(ranges: Table, rule: NDArray[np.int8], work: Launched, ops: int, l
     twofold = _twofold(ranges, rule)
     halves: list[tuple[Ints, ...]] = []
     members: list[tuple[Ints, Ints]] = []
-    for window in _windows(ranges, rule, work):
+    start, end = ranges.ints("start"), ranges.ints("end")
+
+    def plainly(scope: tuple[Ints, Ints]) -> tuple[_Window, Mask | None] | None:
+        places, mine = scope
+        window = _window(places, start, end, work.at(mine))
         loose = window.loose(twofold)
-        window.add_plain(None if loose is None else ~loose, totals, covered)
+        window.add_plain(None if loose is None else ~loose, totals, covered)  # no two scopes share a plain range
+        return None if loose is None and listed is None else (window, loose)
+
+    for window, loose in filter(None, side_by_side(plainly, list(_scopes(ranges, rule, work)))):
         for owner, place in window.pairs(np.empty(0, dtype=np.int64) if loose is None else np.flatnonzero(loose)):
             covered[window.work.row[place]] = True
             parts = owner, window.work.start[place], window.work.end[place], window.work.device[place]
@@ -150,9 +160,8 @@ class _Window:
             yield owner, self.work.row[place]
 
 
-def _windows(ranges: Table, rule: NDArray[np.int8], work: Launched) -> Iterator[_Window]:
-    """One window list for each scope that has ranges. A cross-thread range comes twice, once per thread."""
-    start, end = ranges.ints("start"), ranges.ints("end")
+def _scopes(ranges: Table, rule: NDArray[np.int8], work: Launched) -> Iterator[tuple[Ints, Ints]]:
+    """For each thread or process that has ranges: these and its operations. A cross-thread range comes twice, once a thread."""
     process, thread = ranges.ints("process"), ranges.ints("thread")
     whole = np.flatnonzero(rule == rules.PROCESS)
     both = np.flatnonzero(rule != rules.PROCESS)
@@ -166,7 +175,7 @@ def _windows(ranges: Table, rule: NDArray[np.int8], work: Launched) -> Iterator[
         (both, (taken(process, both), threads), (work.process, work.thread)),
     ):
         for some, ops in _matched(mine, theirs):
-            yield _window(places if len(some) == len(places) else places[some], start, end, work.at(ops))
+            yield places if len(some) == len(places) else places[some], ops
 
 
 def _matched(left: tuple[Ints, ...], right: tuple[Ints, ...]) -> Iterator[tuple[Ints, Ints]]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from perfgate.traces._coded import numbered, one_of_each
+from perfgate.traces._coded import all_occur, numbered, one_of_each
 from perfgate.traces.table import Ints, Mask, Texts, as_values, is_steady
 
 if TYPE_CHECKING:
@@ -61,5 +61,7 @@ def _codes(column: Texts | Ints | pd.Series[Any]) -> tuple[Ints, int]:
     found: NDArray[Any] = values.codes if isinstance(values, Texts) else values
     if len(found) and is_steady(found):
         return np.zeros(len(found), dtype=np.int64), 1
+    if isinstance(values, Texts) and all_occur(found, len(values.names)):
+        return found.astype(np.int64), len(values.names)
     codes, distinct = numbered(found.astype(np.int64))
     return codes, len(distinct)

@@ -12,6 +12,7 @@ from perfgate.traces.table import Ints, Texts, is_steady, steady
 
 Words = NDArray[np.uint64]
 _SPARE = 1 << 16  # entries of a table of all possible values beyond four per value
+_FIRST = 4096  # rows that are looked at before all are
 _SLOTS = 16  # bits of a hash
 _ODD = (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0xD6E8FEB86659FD93, 0xA0761D6478BD642F)
 
@@ -49,9 +50,20 @@ def _ranked(places: Ints, width: int) -> tuple[Ints, Ints]:
 
 def one_of_each(codes: Ints, count: int) -> Ints:
     """A place of each code 0 .. ``count`` - 1."""
-    place = np.empty(count, dtype=np.int64)
-    place[codes] = np.arange(len(codes))
+    place = np.full(count, -1, dtype=np.int64)
+    begin = 0
+    while begin < len(codes) and (not begin or place.min() < 0):  # all of a few codes occur early
+        end = begin * 8 + _FIRST
+        place[codes[begin:end]] = np.arange(begin, min(end, len(codes)))
+        begin = end
     return place
+
+
+def all_occur(codes: NDArray[np.integer[Any]], count: int) -> bool:
+    """Whether each code 0 .. ``count`` - 1 is among the first rows."""
+    seen = np.zeros(count, dtype=bool)
+    seen[codes[:_FIRST]] = True
+    return bool(seen.all())
 
 
 def coded(codes: NDArray[np.integer[Any]], texts: Sequence[str]) -> Texts:

@@ -14,6 +14,17 @@ import numpy as np
 from perfgate.errors import UnusableError
 from perfgate.traces import _coded, schema
 from perfgate.traces._pages import MISSING
+from perfgate.traces._rows import (
+    FURTHEST,
+    LONGEST,
+    PUSH_POP,
+    START_END,
+    THREAD_BITS,
+    all_plausible,
+    only_ranges,
+    or_else,
+    process_of,
+)
 from perfgate.traces._sqlite import EXPORT_AGAIN, Database
 from perfgate.traces.table import Ints, Mask, Table, Texts, distinct, is_steady, taken
 
@@ -30,13 +41,8 @@ GEOMETRY = (
     *("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ"),
     *("registersPerThread", "staticSharedMemory", "dynamicSharedMemory"),
 )
-PUSH_POP = (59, 70)
-START_END = (60, 71)
 DOMAIN_CREATE = 75
 READ_EVENTS = (*PUSH_POP, *START_END, DOMAIN_CREATE)
-_THREAD_BITS = 0xFFFFFF
-_LONGEST = 1 << 53  # ns, 104 days: anything longer is a damaged row
-_FURTHEST = 1 << 61
 _COPY_KINDS = {1: "HtoD", 2: "DtoH", 3: "HtoA", 4: "AtoH", 5: "AtoA", 6: "AtoD", 7: "DtoA", 8: "DtoD", 9: "HtoH", 10: "PtoP"}
 _STOPPED = "Profiling has stopped"
 _PATH = re.compile(r"(?<![\w<])/[^\s'\",;:]+")
@@ -145,7 +151,7 @@ class _Reader:
         severity, process = (name if name in columns else "NULL" for name in ("severity", "globalPid"))
         found = []
         for text, weight, owner in self.database.rows(f"SELECT text, {severity}, {process} FROM DIAGNOSTIC_EVENT"):  # noqa: S608
-            about_helper = processes and isinstance(owner, int) and owner > 0 and owner & ~_THREAD_BITS not in processes
+            about_helper = processes and isinstance(owner, int) and owner > 0 and owner & ~THREAD_BITS not in processes
             if (weight is None or (isinstance(weight, int) and weight >= 2)) and not about_helper:
                 found.append(blank_paths(str(text).strip()))
         return tuple(dict.fromkeys(found))
@@ -158,9 +164,9 @@ class _Reader:
         found = self._plausible(found, LAUNCHES, ("globalTid",))
         frame: Columns = {
             "name": self._named(found.pop("nameId"), "[API call]"),
-            "process": _process(found["globalTid"]),
+            "process": process_of(found["globalTid"]),
             "thread": found["globalTid"],
-            "correlation": _or(found.pop("correlationId"), -1),
+            "correlation": or_else(found.pop("correlationId"), -1),
             "start": found["start"],
             "end": found["end"],
         }
@@ -211,7 +217,7 @@ class _Reader:
         """The process of a table that does not say: the only one that launched anything."""
         statement = f"SELECT DISTINCT globalTid FROM {LAUNCHES}"  # noqa: S608
         threads = [row[0] for row in self.database.rows(statement)] if LAUNCHES in self.database.tables else []
-        processes = {int(str(thread)) & ~_THREAD_BITS for thread in threads if isinstance(thread, int)}
+        processes = {int(str(thread)) & ~THREAD_BITS for thread in threads if isinstance(thread, int)}
         if len(processes) != 1:
             raise UnusableError(
                 f"{self.database.path}: table {table} has no globalPid and {len(processes)} processes launched work",
@@ -222,10 +228,10 @@ class _Reader:
     def _plausible(self, found: dict[str, Ints], table: str, needed: tuple[str, ...]) -> dict[str, Ints]:
         """``found`` without the rows whose times can't be real; they are counted in the notes."""
         start, end = found["start"], found["end"]
-        if len(start) and _all_plausible(start, end, [found[name] for name in needed]):
+        if len(start) and all_plausible(start, end, [found[name] for name in needed]):
             return found
-        good = (start + _FURTHEST).view(np.uint64) < 2 * _FURTHEST  # unsigned: what is below 0 is far above
-        good &= (end - start).view(np.uint64) <= _LONGEST
+        good = (start + FURTHEST).view(np.uint64) < 2 * FURTHEST  # unsigned: what is below 0 is far above
+        good &= (end - start).view(np.uint64) <= LONGEST
         if table not in (LAUNCHES, NVTX):
             good &= (start != 0) | (end != 0)  # CUPTI writes 0, 0 where it could not take the time
         for name in needed:
@@ -250,7 +256,7 @@ class _Reader:
         unknown = np.broadcast_to(np.int64(-1), count)
 
         def column(name: str) -> Ints:
-            return _or(found.pop(name), -1) if name in found else unknown
+            return or_else(found.pop(name), -1) if name in found else unknown
 
         frame: Columns = {
             "kind": _coded.constant(kind, count),
@@ -258,7 +264,7 @@ class _Reader:
             "device": column("deviceId"),
             "context": column("contextId"),
             "stream": column("streamId"),
-            "process": _process(found.pop("globalPid")),
+            "process": process_of(found.pop("globalPid")),
             "correlation": column("correlationId"),
             "start": found["start"],
             "end": found["end"],
@@ -282,7 +288,7 @@ class _Reader:
         texts = columns["text"].texts
         found = {name: column.values for name, column in columns.items()}
         domains = self._domain_names(found, texts)
-        found = _only_ranges(found)
+        found = only_ranges(found)
         if not len(found["start"]):
             return schema.blank(schema.RANGES)
         found["closed"] = np.broadcast_to(True, len(found["end"]))
@@ -291,15 +297,15 @@ class _Reader:
             found["closed"] = (found["end"] != MISSING) & ~np.isin(found["end"], stops)
             found["end"] = np.where(found["closed"], found["end"], found["start"])
         found = self._plausible(found, NVTX, ("globalTid",))
-        process = _process(found["globalTid"])
+        process = process_of(found["globalTid"])
         thread, other = found.pop("globalTid"), found.pop("endGlobalTid")
         frame: Columns = {
-            "domain": self._domains(process, _or(found.pop("domainId"), 0), domains),
+            "domain": self._domains(process, or_else(found.pop("domainId"), 0), domains),
             "name": self._range_names(found.pop("text"), found.pop("textId"), texts),
             "kind": _coded.named(found.pop("eventType"), lambda kind: "StartEnd" if kind in START_END else "PushPop"),
             "process": process,
             "thread": thread,
-            "end_thread": _or(other, thread),
+            "end_thread": or_else(other, thread),
             "start": found["start"],
             "end": found["end"],
             "closed": found["closed"],
@@ -328,7 +334,7 @@ class _Reader:
         for row in np.flatnonzero(kind == DOMAIN_CREATE).tolist():
             code = int(found["text"][row])
             name = texts[code] if code >= 0 else self.strings.get(int(found["textId"][row]), "")
-            names[int(found["globalTid"][row]) & ~_THREAD_BITS, int(found["domainId"][row])] = name
+            names[int(found["globalTid"][row]) & ~THREAD_BITS, int(found["domainId"][row])] = name
         return names
 
     def _domains(self, process: Ints, domain: Ints, names: dict[tuple[int, int], str]) -> Texts:
@@ -352,46 +358,13 @@ def blank_paths(text: str) -> str:
     return _PATH.sub("<path>", text)
 
 
-def _or(values: Ints, fallback: int | Ints) -> Ints:
-    """``values``, where they are missing ``fallback``."""
-    if not len(values) or values.min() != MISSING:
-        return values
-    if is_steady(values):
-        return fallback if isinstance(fallback, np.ndarray) else np.broadcast_to(np.int64(fallback), len(values))
-    return np.where(values == MISSING, fallback, values)
-
-
-def _process(threads: Ints) -> Ints:
-    """The process of each global thread id."""
-    if len(threads) and int(threads.min()) & ~_THREAD_BITS == int(threads.max()) & ~_THREAD_BITS:
-        return np.broadcast_to(threads[0] & ~_THREAD_BITS, len(threads))
-    return threads & ~_THREAD_BITS
-
-
-def _all_plausible(start: Ints, end: Ints, needed: list[Ints]) -> bool:
-    """Whether no row can be one to leave out, told by the extremes of whole columns."""
-    if not start.min() >= -_FURTHEST or not start.max() < _FURTHEST or any(values.min() == MISSING for values in needed):
-        return False
-    took = end - start
-    return bool(start.min() > 0 and took.min() >= 0 and took.max() <= _LONGEST)
-
-
-def _only_ranges(found: dict[str, Ints]) -> dict[str, Ints]:
-    """The rows that are ranges of either kind."""
-    kind = found["eventType"]
-    if len(kind) and is_steady(kind) and kind[0] in PUSH_POP:
-        return found
-    ranges = np.isin(kind, (*PUSH_POP, *START_END))
-    return found if ranges.all() else {name: taken(values, ranges) for name, values in found.items()}
-
-
 def _geometry(found: dict[str, Ints]) -> Columns:
     fixed, dynamic = found["staticSharedMemory"], found["dynamicSharedMemory"]
     known = (fixed >= 0) & (dynamic >= 0)
     return {
         "grid": _coded.extents(found["gridX"], found["gridY"], found["gridZ"], MISSING),
         "block": _coded.extents(found["blockX"], found["blockY"], found["blockZ"], MISSING),
-        "registers": _or(found["registersPerThread"], -1),
+        "registers": or_else(found["registersPerThread"], -1),
         "shared_memory": np.where(known, fixed + dynamic, -1),
     }
 
