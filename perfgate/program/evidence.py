@@ -76,9 +76,7 @@ class Runs:
     shape: Shape | None = None
 
     @classmethod
-    def of(
-        cls, options: ProgramOptions, folder: Path, arms: Iterable[Arm], expected_ranks: int, *, part: bool = False
-    ) -> Runs:
+    def of(cls, options: ProgramOptions, folder: Path, arms: Iterable[Arm], expected_ranks: int, *, part: bool = False) -> Runs:
         """No run yet."""
         return cls(options, folder, {arm.name: ArmRuns(arm) for arm in arms}, expected_ranks, part)
 
@@ -143,6 +141,11 @@ class Runs:
                 runs.profiled = [one for one in runs.profiled if one.block != number]
             else:
                 runs.timed = [one for one in runs.timed if one.block != number]
+
+    def blocks(self, kind: str) -> int:
+        """How many blocks of timed or profiled runs are at hand."""
+        held = [one.profiled if kind == "time" else one.timed for one in self.arms.values()]
+        return min(len({run.block for run in runs}) for runs in held)
 
     def step_samples(self, arm: str) -> Iterator[ProcessSample]:
         """The step's wall time in each timed run: per step of the window the slowest rank's."""

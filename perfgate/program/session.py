@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
@@ -27,6 +27,7 @@ from perfgate.session import Progress
 from perfgate.store import RunDirectory
 
 WRITING_SHARE = 0.05  # of the run's time: a program of hundreds of ranges takes seconds to judge and write
+OWN_DOING = "POWER_CAPPED"  # of the card's conditions: what a program brings about itself
 Kind = Literal["time", "confirm"]  # under nsys, for the ranges; unprofiled, for the step
 
 
@@ -157,8 +158,9 @@ class ProgramSession:
         """The next blocks, one of each kind in turn: what the first look needs, then what is undecided."""
         prepared = self._prepared
         wanted: dict[Kind, int] = {"time": prepared.profiled_blocks, "confirm": prepared.looks.at[0]}
-        if not done["confirm"]:
-            return [kind for number in range(max(wanted.values())) for kind in wanted if number < wanted[kind]]
+        lacking = {kind: wanted[kind] - self._runs.blocks(kind) for kind in wanted if done[kind] < 2 * wanted[kind]}
+        if any(number > 0 for number in lacking.values()):  # at the start all, later those that did not count
+            return [kind for number in range(max(lacking.values())) for kind in lacking if number < lacking[kind]]
         judged = [one for one in self._judged(final=False) if one.judged]
         due: list[Kind] = []
         for kind in wanted:
@@ -175,7 +177,9 @@ class ProgramSession:
             before = segment(self._prepared.device)
             self._run(arm, kind, number, position)
             met[arm.name].extend(segment_guard(before, segment(self._prepared.device)))
-        changed = [one for name in met if name != "default" for one in one_sided(met["default"], met[name])]
+        told = {name: [one for one in reasons if one.code != OWN_DOING] for name, reasons in met.items()}
+        changed = [one for name in told if name != "default" for one in one_sided(told["default"], told[name])]
+        self._capped(met)
         if changed:
             self._runs.drop_block(number, kind)
             self._dropped.append(changed[0])
@@ -184,7 +188,16 @@ class ProgramSession:
             self._progress.say(text)
         else:
             known = {one.code for one in self._findings}
-            self._findings += {one.code: one for one in met["default"] if one.code not in known}.values()
+            self._findings += {one.code: one for one in told["default"] if one.code not in known}.values()
+
+    def _capped(self, met: Mapping[str, Sequence[Reason]]) -> None:
+        """Says once which arms the card's power cap slowed: that is what they cost on this card, no reason to drop them."""
+        names = [name for name, reasons in met.items() if any(one.code == OWN_DOING for one in reasons)]
+        if names and all(one.code != OWN_DOING for one in self._findings):
+            text = (
+                f"the card's power cap slowed {', '.join(names)}: where only one arm draws that much, it pays for it in clocks"
+            )
+            self._findings.append(Reason(OWN_DOING, text, "nvidia-smi -q -d POWER,PERFORMANCE"))
 
     def _run(self, arm: Arm, kind: Kind, block: int, position: int) -> None:
         """One run of the program; raises :class:`RunFailedError` where that ends it all."""

@@ -1,6 +1,7 @@
 import pytest
 
 from perfgate.errors import UsageError
+from perfgate.model import Reason
 from perfgate.store import load_result
 from tests.unit.program.programs import BUDGETS, Gate, Launched, arms
 
@@ -257,6 +258,38 @@ def test_steps_beyond_those_that_ran_are_a_bad_request(gate, tmp_path):
 def test_a_window_of_a_few_steps_is_none(gate):
     with pytest.raises(UsageError, match="4 are needed"):
         gate(Launched(arms()), steps="3:6").run()
+
+
+def guarded(monkeypatch, code, *, in_run):
+    """The card's conditions: ``code`` met in run number ``in_run`` alone, counted from 0."""
+    readings = iter(range(1000))
+
+    def guard(before, after):
+        return (Reason(code, "the card was slowed down"),) if next(readings) == in_run else ()
+
+    monkeypatch.setattr("perfgate.program.session.segment_guard", guard)
+
+
+def test_a_block_whose_arms_met_unlike_conditions_is_made_up_for(gate, monkeypatch):
+    guarded(monkeypatch, "THROTTLED", in_run=5)  # the second timed run
+    launched = Launched(arms(**WITHIN))
+    result = gate(launched).run()
+
+    assert 0 == result.verdict.exit_code
+    assert 8 == sum(watched == "" for _, watched in launched.ran)
+    assert (
+        "block 1 does not count: only the deterministic arm: the card was slowed down" == told(result, "BLOCK_DROPPED")[0].text
+    )
+    assert {1} == {one.block for one in the(result, "step").default.samples if one.step_wall_ns}
+
+
+def test_an_arm_that_meets_the_cards_power_cap_pays_for_it(gate, monkeypatch):
+    guarded(monkeypatch, "POWER_CAPPED", in_run=5)
+    launched = Launched(arms(**WITHIN))
+    result = gate(launched).run()
+
+    assert 8 == len(launched.ran)
+    assert "slowed deterministic" in told(result, "POWER_CAPPED")[0].text
 
 
 def test_the_stored_result_is_the_result(gate, tmp_path):
