@@ -2,7 +2,8 @@
 
 A rank is a process that opens the step's range. Step k lasts from its start to the next one's (the last one to its own end).
 A range belongs to the step in which it starts. Its figures in a step are the sums over its instances there, without those that
-lie inside another instance of the same range. The step's own GPU work is all that its process launched meanwhile.
+lie inside another instance of the same range. The step, and a range that encloses what other threads open, holds all GPU work
+that its process launched meanwhile.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ from numpy.typing import NDArray
 
 from perfgate.errors import UnusableError
 from perfgate.measure import Measurement, measure
-from perfgate.measure.codes import groups
+from perfgate.measure.codes import groups, is_one_of
 from perfgate.measure.ranks import across_ranks
+from perfgate.measure.rules import LEFT_OUT_DOMAIN, LIBRARY_DOMAINS
 from perfgate.measure.summary import rename
 from perfgate.model import ProcessSample
 from perfgate.traces.names import display_name, strip_counters
@@ -161,7 +163,7 @@ def _step_times(trace: Trace, step: Found) -> Iterator[tuple[int, Ints, Ints]]:
 
 def _ranks(trace: Trace, step: Found, window: tuple[int, int]) -> Iterator[RankSteps]:
     whole = rename(measure(trace, detail=True), strip_counters)
-    whole = _with_step_process_wide(trace, whole, step)
+    whole = _with_enclosing(trace, whole, step)
     for process, starts, ends in _step_times(trace, step):
         mine = (whole.instances["process"] == process).to_numpy()
         place = np.searchsorted(starts, whole.instances["start"].to_numpy(), side="right") - 1
@@ -170,27 +172,53 @@ def _ranks(trace: Trace, step: Found, window: tuple[int, int]) -> Iterator[RankS
         yield RankSteps(process, len(starts), tuple(np.diff(starts).tolist()), _per_step(whole, place, inside, starts))
 
 
-def _with_step_process_wide(trace: Trace, whole: Measurement, step: Found) -> Measurement:
-    """``whole``, the step's instances with all GPU work that their process launched meanwhile."""
-    mine = _is_step(whole.instances, step)
-    if (whole.instances.loc[mine, "rule"] == "process").all():
+def _with_enclosing(trace: Trace, whole: Measurement, step: Found) -> Measurement:
+    """``whole``; the step and every range that encloses what other threads open with all GPU work of their process meanwhile.
+
+    A backward that autograd runs on a thread of its own, with ranges of its own, belongs to the range that waits for it.
+    """
+    mine = _is_step(whole.instances, step) | _enclosing(trace.ranges, whole.instances)
+    mine &= (whole.instances["rule"] != "process").to_numpy()
+    if not mine.any():
         return whole
     wide = rename(measure(trace, attribution="process", detail=True), strip_counters)
-    theirs = _is_step(wide.instances, step)
-    steps = wide.instances[theirs]
+    steps = wide.instances[mine]  # the same ranges in the same order
     instances = pd.concat([whole.instances[~mine], steps.assign(instance=steps["instance"] + _APART)])
     assert whole.ops is not None  # noqa: S101 — detail was asked for
     assert wide.ops is not None  # noqa: S101
     kept = whole.ops[whole.ops["instance"].isin(set(whole.instances.loc[~mine, "instance"]))]
     added = wide.ops[wide.ops["instance"].isin(set(steps["instance"]))]
     added = added.assign(instance=added["instance"] + _APART)
-    missing = np.append(_missing(whole)[~mine], _missing(wide)[theirs])
+    missing = np.append(_missing(whole)[~mine], _missing(wide)[mine])
     return replace(
         whole,
         instances=instances.reset_index(drop=True),
         ops=pd.concat([kept, added], ignore_index=True),
         missing=missing,
     )
+
+
+def _enclosing(ranges: pd.DataFrame, instances: pd.DataFrame) -> NDArray[np.bool_]:
+    """Whether no range of another thread is open where an instance starts or ends, for none of its name in its process."""
+    ranges = ranges[~is_one_of(ranges["domain"], (*LIBRARY_DOMAINS, LEFT_OUT_DOMAIN))]
+    met = np.zeros(len(instances), dtype=np.int64)
+    for process, mine in ranges.groupby("process"):
+        here = np.flatnonzero(instances["process"] == process)
+        start = instances["start"].to_numpy()[here]
+        ends = start + instances["host_ns"].to_numpy()[here]
+        own = instances["thread"].to_numpy()[here]
+        for thread, theirs in mine.groupby("thread"):
+            begun, over = np.sort(theirs["start"].to_numpy()), np.sort(_end(theirs))
+            for at in (start, ends):
+                still = np.searchsorted(begun, at, side="right") - np.searchsorted(over, at, side="right")
+                met[here] += np.where(own == thread, 0, still)
+    code, example = groups(instances["process"], instances["domain"], instances["name"])
+    return np.asarray(np.bincount(code, weights=met, minlength=len(example)) == 0)[code]
+
+
+def _end(ranges: pd.DataFrame) -> Ints:
+    """Where ranges end; one that never did, never."""
+    return np.where(ranges["closed"].to_numpy(), ranges["end"].to_numpy(), np.iinfo(np.int64).max)
 
 
 _STEP_SHIFT = 44  # of a step's number above the nanoseconds since its start: five hours

@@ -78,16 +78,30 @@ def test_what_starts_after_the_last_step_is_left_out():
     assert 1 == len(by_name["optimizer"].busy_ns)
 
 
-def test_the_step_holds_all_that_its_process_launched_meanwhile():
-    program = training()
-    for step in range(5):  # the backward's own thread, which opens ranges of its own: then no name may claim its process
+def with_autograd(program, crossing=0):
+    """``program`` with a backward that waits for a thread of its own, whose range it encloses but for ``crossing`` ns."""
+    for step in range(5):
         at = 1000 * step
-        program.range("backward", at + 400, at + 600, thread=P0 + 2)
+        program.range("backward", at + 420, at + 600)
+        program.range("layer.bwd", at + 430, at + 580 + crossing, thread=P0 + 2)
         program.kernel("dgrad", at + 450, at + 460, at + 560, thread=P0 + 2)
-    _, by_name = measured(program)
+        program.kernel("side", at + 590, at + 595, at + 599, thread=P0 + 3)
+    return program
 
-    assert ((100,) * 4, (300,) * 4) == (by_name["backward"].busy_ns, by_name["step"].busy_ns)
-    assert (3,) * 4 == by_name["step"].ops
+
+def test_a_range_holds_what_the_thread_launches_that_it_waits_for():
+    _, by_name = measured(with_autograd(training()))
+
+    assert (100,) * 4 == by_name["layer.bwd"].busy_ns
+    assert ((104,) * 4, (2,) * 4) == (by_name["backward"].busy_ns, by_name["backward"].ops)
+    assert ((304,) * 4, (4,) * 4) == (by_name["step"].busy_ns, by_name["step"].ops)
+
+
+def test_a_range_that_another_threads_range_outlasts_holds_its_own_threads_work_alone():
+    _, by_name = measured(with_autograd(training(), crossing=50))
+
+    assert (0,) * 4 == by_name["backward"].busy_ns
+    assert (304,) * 4 == by_name["step"].busy_ns
 
 
 def test_per_step_the_slowest_rank_counts():
