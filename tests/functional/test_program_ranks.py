@@ -220,6 +220,59 @@ def shape_of(found):
     return program.ranks, program.steps, program.step_range, program.clock
 
 
+@pytest.fixture(scope="module")
+def nodes(tmp_path_factory):
+    """The runs of a job's two nodes, two ranks each, of which rank 3 is slow, in a folder that they share."""
+    shared = tmp_path_factory.mktemp("shared")
+    finished = [
+        ranks(
+            shared / f"node{node}", "--nodes", "2", "--node-rank", str(node), "--slow-rank", "3",
+            options=("--match", "work", "--shard", f"{node + 1}/2"),
+        )
+        for node in (0, 1)
+    ]  # fmt: skip
+    return shared, finished
+
+
+def merge(out, *runs):
+    return perfgate("merge", *runs, "--out", out, "--thresholds", PROGRAMS / "budgets.toml")
+
+
+def test_the_nodes_of_a_job_are_merged_into_the_slowest_rank_of_all(nodes, tmp_path):
+    shared, finished = nodes
+    assert all(done.returncode in UNLESS_NOISY for done in finished), finished
+    done = merge(tmp_path / "merged", shared)
+    found = result(tmp_path / "merged")
+    step, work = (next(one for one in found.comparisons if one.op == name) for name in ("step", "work"))
+    samples = [one for arm in (step.default, step.deterministic) for one in arm.samples if one.step_wall_ns]
+
+    assert done.returncode in UNLESS_NOISY, done.stdout + done.stderr
+    assert (True, ["1/2", "2/2"]) == (found.run.complete, [one.shard for one in found.run.merged])
+    assert (4, [0, 1, 2, 3]) == (found.program.ranks, [one.rank for one in found.program.arms[0].ranks])
+    assert 4 == len(samples)
+    for sample in samples:
+        own = [walls(steps) for node in (0, 1) for steps in timed(shared / f"node{node}", sample.capture).values()]
+        assert 4 == len(own)
+        for measured, every in zip(sample.step_wall_ns, zip(*own, strict=True), strict=False):
+            assert max(least for least, _ in every) <= measured <= max(most for _, most in every)
+    for sample in work.default.samples:
+        own = [steps for node in (0, 1) for steps in timed(shared / f"node{node}", sample.capture).values()]
+        for number, measured in enumerate(sample.host_ns, start=1):
+            assert max(steps[number][4] - steps[number][3] for steps in own) - SLACK_NS <= measured
+    assert "slowest is rank 3" in told(tmp_path / "merged", "RANKS")[0]
+    checked = perfgate("check", tmp_path / "merged", "--thresholds", PROGRAMS / "budgets.toml")
+    assert done.returncode == checked.returncode
+
+
+def test_a_job_without_one_of_its_nodes_can_never_pass(nodes, tmp_path):
+    shared, _ = nodes
+    done = merge(tmp_path / "half", shared / "node0")
+
+    assert 5 == done.returncode, done.stdout
+    assert "node 2/2 is missing" in told(tmp_path / "half", "INCOMPLETE")[0]
+    assert not result(tmp_path / "half").run.complete
+
+
 TORCHRUN = ("torchrun", "--nproc-per-node")
 IN_EACH_RANK = ("--no-python", "python", "-m", "perfgate.program.rank", "--", "python")
 

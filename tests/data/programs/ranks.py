@@ -24,6 +24,8 @@ clock = time.perf_counter_ns
 def wanted():
     parser = argparse.ArgumentParser()
     parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--nodes", type=int, default=1)
+    parser.add_argument("--node-rank", type=int, default=0)
     parser.add_argument("--steps", type=int, default=6)
     parser.add_argument("--work-ms", type=float, default=4.0)
     parser.add_argument("--slow-rank", type=int, default=-1, help="works eight times as long")
@@ -42,8 +44,9 @@ def batches(count):
             yield number
 
 
-def rank(number, options):
-    os.environ.update(RANK=str(number), WORLD_SIZE=str(options.ranks))
+def rank(local, options):
+    number = options.node_rank * options.ranks + local
+    os.environ.update(RANK=str(number), WORLD_SIZE=str(options.nodes * options.ranks))
     seconds = options.work_ms / 1000 * (8 if number == options.slow_rank else 1)
     if number == options.silent_rank:
         time.sleep(options.steps * seconds)
