@@ -52,12 +52,12 @@ def _survey_keys(
     for block in range(first_block, blocks, step):
         value_norm = tl.zeros((16,), dtype=tl.float32)
         key_norm, key_largest, poison = value_norm, value_norm, value_norm
-        for start in range(0, N, 16):
-            first = tl.cast(block * N + start, tl.int64)
-            rows = tl.arange(0, 16)[:, None]
-            inside = rows < kv_len - first
-            keys = tl.load(k + first * k_s + rows * k_s + columns[None, :], mask=inside, other=0.0).to(tl.float32)
-            values = tl.load(v + first * v_s + rows * v_s + columns[None, :], mask=inside, other=0.0).to(tl.float32)
+        k_block, v_block = k + tl.cast(block, tl.int64) * N * k_s, v + tl.cast(block, tl.int64) * N * v_s
+        left = tl.minimum(N, kv_len - block * N)
+        for start in range(0, left, 16):  # a count known beforehand would be unrolled and take too many registers
+            rows = start + tl.arange(0, 16)[:, None]
+            keys = tl.load(k_block + rows * k_s + columns[None, :], mask=rows < left, other=0.0).to(tl.float32)
+            values = tl.load(v_block + rows * v_s + columns[None, :], mask=rows < left, other=0.0).to(tl.float32)
             of_keys, of_values = _norms(keys), _norms(values)
             value_norm, key_norm = tl.maximum(value_norm, of_values), tl.maximum(key_norm, of_keys)
             key_largest = tl.maximum(key_largest, tl.max(tl.abs(keys), axis=1))
