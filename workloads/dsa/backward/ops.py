@@ -33,7 +33,10 @@ op = Op(
     bytes_moved=_bytes,
     flops=_flops,
     tests=(
-        *(f"tests/unit/workloads/dsa/test_{name}.py" for name in ("backward", "exact", "sorted", "quanta", "ops")),
+        *(
+            f"tests/unit/workloads/dsa/test_{name}.py"
+            for name in ("backward", "backward_edges", "exact", "sorted", "quanta", "ops", "compiles_dsa")
+        ),
         *(f"tests/unit/workloads/dsa/test_cudnn_{name}.py" for name in ("kernels", "probe", "quantum", "split")),
         "tests/gpu/test_dsa.py",
     ),

@@ -1,0 +1,21 @@
+"""Compiles the backward's kernels for a Hopper GPU where there is none and prints what their PTX holds, as JSON."""
+
+import json
+import sys
+
+from tests.unit.workloads.compile_kernels import instructions
+
+TYPES = {
+    "q": "*bf16", "kv": "*bf16", "topk": "*i32", "lengths": "*i32", "out": "*bf16", "dout": "*bf16", "lse": "*fp32",
+    "dq": "*bf16", "into": "*fp32", "staged": "*bf16", "exponents": "*i32", "units": "*i64", "largest": "*i32",
+    "first": "i32", "tiles": "i32", "keys": "i32", "heads": "i32", "chosen": "i32", "scale": "fp32",
+}  # fmt: skip
+CUTS = {"LENGTHS": False, "PARTS": 1, "V_PARTS": 1, "WIDTH": 64, "HEADS": 64, "BLOCK": 64}
+
+if __name__ == "__main__":
+    found = {
+        "racy": instructions("dsa.backward.kernels", "_scatter", TYPES, {**CUTS, "EXACT": False}),
+        "exact": instructions("dsa.backward.kernels", "_scatter", TYPES, {**CUTS, "EXACT": True}),
+        "staged": instructions("dsa.backward.kernels", "_stage", TYPES, CUTS),
+    }
+    json.dump(found, sys.stdout)
