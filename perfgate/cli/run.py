@@ -10,8 +10,6 @@ from typing import Annotated
 
 import typer
 
-P = "A program (-- CMD)"
-
 
 def register(app: typer.Typer) -> None:
     """Adds the verb."""
@@ -20,7 +18,7 @@ def register(app: typer.Typer) -> None:
 
 def run(
     command: Annotated[
-        list[str] | None, typer.Argument(metavar="[-- CMD...]", help="Any training entry, gated instead of the ops.")
+        list[str] | None, typer.Argument(metavar="-- CMD", help="Any training entry, gated instead of the ops.")
     ] = None,
     mode: Annotated[str | None, typer.Option(help="default, deterministic or both; only both gives a verdict.")] = None,
     suite: Annotated[
@@ -69,51 +67,43 @@ def run(
     config: Annotated[str | None, typer.Option(help="A TOML file with these options and, for a program, its command.")] = None,
     recipe: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAME", help="dense, moe or hybrid: one of ours as the program; CMD adds to it.", rich_help_panel=P
-        ),
+        typer.Option(metavar="NAME", help="dense, moe or hybrid: one of ours as the program; CMD adds to it."),
     ] = None,
-    recipe_size: Annotated[
-        str | None, typer.Option("--recipe-size", help="h200 or tiny. [GPU: h200, CPU: tiny]", rich_help_panel=P)
-    ] = None,
+    recipe_size: Annotated[str | None, typer.Option("--recipe-size", help="h200 or tiny. [GPU: h200, CPU: tiny]")] = None,
     mode_args: Annotated[
         list[str] | None,
-        typer.Option("--mode-args", metavar='ARM="ARGS"', help="Appended to CMD in that arm.", rich_help_panel=P),
+        typer.Option("--mode-args", metavar='ARM="ARGS"', help="With CMD: appended to CMD in that arm."),
     ] = None,
     mode_env: Annotated[
-        list[str] | None, typer.Option("--mode-env", metavar="ARM=NAME=VALUE", help="Set in that arm.", rich_help_panel=P)
+        list[str] | None, typer.Option("--mode-env", metavar="ARM=NAME=VALUE", help="With CMD: set in that arm.")
     ] = None,
     judge: Annotated[
-        str | None, typer.Option(metavar="ARM", help="The arm that is judged. [the last deterministic one]", rich_help_panel=P)
+        str | None, typer.Option(metavar="ARM", help="With CMD: the arm that is judged. [the last deterministic one]")
     ] = None,
     match: Annotated[
         str | None,
-        typer.Option(metavar="REGEX", help="Ranges judged beside the step. [those with a budget]", rich_help_panel=P),
+        typer.Option(metavar="REGEX", help="With CMD: ranges judged beside the step. [those with a budget]"),
     ] = None,
     step_range: Annotated[
-        str | None, typer.Option("--step-range", metavar="NAME", help="The range of one step. [step]", rich_help_panel=P)
+        str | None, typer.Option("--step-range", metavar="NAME", help="With CMD: the range of one step. [step]")
     ] = None,
     steps: Annotated[
         str | None,
-        typer.Option(metavar="FIRST:LAST", help="The steady window, from 0, half-open. [3/4 of all]", rich_help_panel=P),
+        typer.Option(metavar="FIRST:LAST", help="With CMD: the steady window, from 0, half-open. [3/4 of all]"),
     ] = None,
     metrics: Annotated[
         str | None,
-        typer.Option(metavar="PATH", help="What each run writes, compared bit by bit; {run} is its folder.", rich_help_panel=P),
+        typer.Option(metavar="PATH", help="With CMD: what each run writes, compared bit by bit; {run} is its folder."),
     ] = None,
-    tokens_per_step: Annotated[
-        int | None, typer.Option("--tokens-per-step", help="Of all ranks together.", rich_help_panel=P)
-    ] = None,
-    ranks: Annotated[int | None, typer.Option(help="How many must show the step. [as CMD says]", rich_help_panel=P)] = None,
+    tokens_per_step: Annotated[int | None, typer.Option("--tokens-per-step", help="With CMD: of all ranks together.")] = None,
+    ranks: Annotated[int | None, typer.Option(help="With CMD: how many must show the step. [as CMD says]")] = None,
     per_rank: Annotated[
         bool | None,
-        typer.Option(
-            "--per-rank", help="nsys inside the launcher: python -m perfgate.program.rank -- PROGRAM", rich_help_panel=P
-        ),
+        typer.Option("--per-rank", help="With CMD: nsys inside the launcher: python -m perfgate.program.rank -- PROGRAM"),
     ] = None,
     profiled_blocks: Annotated[
         int | None,
-        typer.Option("--profiled-blocks", help="Blocks under nsys; 0: the step alone. [as --blocks]", rich_help_panel=P),
+        typer.Option("--profiled-blocks", help="With CMD: blocks under nsys; 0: the step alone. [as --blocks]"),
     ] = None,
     format_: Annotated[str, typer.Option("--format", help="table, json, csv, markdown or github, on stdout.")] = "table",
     export: Annotated[list[str] | None, typer.Option("--export", help="FORMAT=PATH beside the run; repeatable.")] = None,
