@@ -1,11 +1,15 @@
 import json
 import sys
+from datetime import date
 
 import pytest
 
 from perfgate import recipes
+from perfgate.budgets import choose
 from perfgate.determinism.metrics import read_run
+from perfgate.discover import bundled_folder
 from perfgate.errors import UsageError, WorkloadError
+from perfgate.lint import lint
 
 
 @pytest.mark.parametrize(
@@ -101,3 +105,13 @@ def test_an_arm_or_kernel_that_is_none_is_a_bad_request(wrong):
 def test_a_kernel_that_can_not_run_here_is_told_as_one():
     with pytest.raises(WorkloadError, match="attention by triton_exact: head dimension 16"):
         trained(arm="champion", mode="deterministic", kernels={"attention": "triton_exact"})
+
+
+@pytest.mark.parametrize("recipe", ["dense", "moe", "hybrid"])
+def test_each_recipe_has_budgets_that_hold_no_error(recipe):
+    file = bundled_folder("thresholds") / "recipes" / f"{recipe}.toml"
+    found = lint([file], [], date(2026, 11, 29))
+    step = choose(file.parent, "NVIDIA H200", date(2026, 11, 29), file).find("step::")
+
+    assert {"UNMATCHED_BUDGET"} >= {one.code for one in found.errors}
+    assert ("step_wall", 0.10, 0.05) == (step.metric, step.overhead, step.goal)
