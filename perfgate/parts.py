@@ -85,11 +85,11 @@ def _part(folder: Path) -> Part:
         raise UsageError(f"{folder / 'run.json'} lacks {key}.{place}", "the file was edited; run that part again")
     kept = {key: value for key, value in settings.items() if key not in FREE}
     if isinstance(kept.get("command"), list):
-        kept["command"] = _of_any_node(kept["command"])
+        kept["command"] = of_any_node(kept["command"])
     return Part(result, folder, number, total, stored, kept)
 
 
-def _of_any_node(command: Sequence[str]) -> list[str]:
+def of_any_node(command: Sequence[str]) -> list[str]:
     """A launcher's command without what names the node it runs on."""
     kept: list[str] = []
     for place, word in enumerate(command):

@@ -39,13 +39,14 @@ FLUSH_SECONDS = 1.0  # at most that much is lost of a process that is killed
 
 Ended = Literal["ok", "left", "raised"]
 
-# The launchers' names for a rank, the world and the local rank; the first whose rank is set names all three.
+# The launchers' names for a rank, the world and the local rank; the first whose rank is set names all three. SLURM's last:
+# a batch script has them too, and what mpirun starts in it inherits rank 0.
 LAUNCHERS = (
     ("RANK", "WORLD_SIZE", "LOCAL_RANK"),
-    ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"),
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
     ("PMIX_RANK", "PMIX_SIZE", "PMIX_LOCAL_RANK"),
     ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"),
+    ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"),
 )
 
 

@@ -1,4 +1,4 @@
-"""``perfgate merge``: the runs of several CI jobs in one verdict."""
+"""``perfgate merge``: the runs of several CI jobs, or of a job's nodes, in one verdict."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ def register(app: typer.Typer) -> None:
 
 
 def merge(
-    runs: Annotated[list[Path], typer.Argument(help="The shards' run directories, or a folder of them.")],
+    runs: Annotated[list[Path], typer.Argument(help="The parts' run directories, or a folder of them.")],
     out: Annotated[str, typer.Option(help="The run directory to make. [runs/<time>]")] = "",
-    thresholds: Annotated[str, typer.Option(help="The budget file that was named to the shards. [chosen by the device]")] = "",
+    thresholds: Annotated[str, typer.Option(help="The budget file that was named to the parts. [chosen by the device]")] = "",
     on_inconclusive: Annotated[str, typer.Option("--on-inconclusive", help="fail (exit 4) or pass.")] = "fail",
     workloads: Annotated[
         list[str] | None, typer.Option("--workloads", help="Folder or file with more ops, as the shards had; repeatable.")
@@ -29,10 +29,11 @@ def merge(
     ] = None,
     wide: Annotated[bool, typer.Option("--wide", help="Operations, memory, bits and error in the table too.")] = False,
 ) -> None:
-    """Join the runs of all shards (`perfgate run --shard i/n`) into one run, judged as a whole; exits as `perfgate run` would.
+    """Join all runs of `perfgate run --shard i/n` into one run, judged as a whole; exits as `perfgate run` would.
 
-    Refused: shards of unlike machines (exit code 5), of other commits, options or budgets, and a shard given twice (2). With a
-    shard missing or cut short the run is INCOMPLETE (5). `perfgate check`, `report` and `history` read it like any other run.
+    Parts are the shards of a suite, or the nodes of one program's job: there each step takes as long as the slowest rank of all.
+    Refused: unlike machines (exit code 5), other commits, options or budgets, a part given twice (2). With a part missing or cut
+    short the run is INCOMPLETE (5). `perfgate check`, `report` and `history` read it like any other run.
     """
     from perfgate.cli._console import err
     from perfgate.cli.report import check_format, show

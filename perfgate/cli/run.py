@@ -25,7 +25,8 @@ def run(
         str | None, typer.Option(help="smoke, small, typical, large, edges, pr, full. [GPU: typical, CPU: smoke]")
     ] = None,
     shard: Annotated[
-        str | None, typer.Option(metavar="I/N", help="Only the i-th of n parts of the plan; `perfgate merge` joins them.")
+        str | None,
+        typer.Option(metavar="I/N", help="The i-th of n parts of the ops, or node of a program; see `perfgate merge`."),
     ] = None,
     op: Annotated[list[str] | None, typer.Option("--op", help="Only this op; repeatable.")] = None,
     case: Annotated[list[str] | None, typer.Option("--case", help="Only this case, whatever its suite; repeatable.")] = None,

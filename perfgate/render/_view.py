@@ -136,9 +136,12 @@ def banners(result: GateResult) -> list[Reason]:
             text = f"The run was cut short{why}; it is shown as far as it came and cannot pass"
             said.append(Reason("INCOMPLETE", text, f"run it again: {result.run.command}"))
     if result.run.shard:
-        measured = len({one.range for one in result.comparisons})
-        text = f"Shard {result.run.shard}: {measured} of {len(result.run.planned)} ranges; the verdict is theirs alone"
-        said.append(Reason("PART_OF_A_RUN", text, "`perfgate merge` joins all shards into one verdict"))
+        if result.program is not None:
+            text = f"Node {result.run.shard}: {result.program.ranks} ranks of the job; a slower one elsewhere is not seen here"
+        else:
+            measured = len({one.range for one in result.comparisons})
+            text = f"Shard {result.run.shard}: {measured} of {len(result.run.planned)} ranges; the verdict is theirs alone"
+        said.append(Reason("PART_OF_A_RUN", text, "`perfgate merge` joins all parts into one verdict"))
     said += [finding for finding in result.findings if finding.code in ("PROVISIONAL_BUDGET", "PART_OF_A_RUN")]
     changed = [c for c in result.comparisons if c.judged and any(reason.code == "ENVIRONMENT_CHANGED" for reason in c.reasons)]
     if changed:

@@ -225,6 +225,7 @@ def test_steps_are_recorded_with_rank_and_tokens(heard, folder, monkeypatch):
     [
         ({"SLURM_PROCID": "5", "SLURM_NTASKS": "8"}, (5, 8, "SLURM_PROCID")),
         ({"OMPI_COMM_WORLD_RANK": "2", "OMPI_COMM_WORLD_SIZE": "4"}, (2, 4, "OMPI_COMM_WORLD_RANK")),
+        ({"SLURM_PROCID": "0", "OMPI_COMM_WORLD_RANK": "2"}, (2, 1, "OMPI_COMM_WORLD_RANK")),
         ({"RANK": "x", "PMI_RANK": "1"}, (1, 1, "PMI_RANK")),
         ({}, (0, 1, "")),
     ],
