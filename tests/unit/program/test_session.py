@@ -1,6 +1,7 @@
 import pytest
 
 from perfgate.errors import UsageError
+from perfgate.gate import judged_again
 from perfgate.model import Reason
 from perfgate.store import load_result
 from tests.unit.program.programs import BUDGETS, Gate, Launched, arms
@@ -299,3 +300,18 @@ def test_the_stored_result_is_the_result(gate, tmp_path):
 
     assert (result.comparisons, result.program) == (stored.comparisons, stored.program)
     assert {"report.html", "leaderboard.csv", "result.json", "run.json"} <= {one.name for one in (tmp_path / "run").iterdir()}
+
+
+@pytest.mark.parametrize("changes", [SLOWER, WITHIN])
+def test_judged_again_it_is_what_it_was(gate, tmp_path, changes):
+    result = gate(Launched(arms(**changes)), match="layer").run()
+    again = judged_again(result, thresholds=str(tmp_path / "budgets.toml"))
+
+    assert (result.verdict.exit_code, result.verdict.counts) == (again.verdict.exit_code, again.verdict.counts)
+    assert [one.status for one in result.comparisons] == [one.status for one in again.comparisons]
+
+
+def test_judged_again_without_a_file_the_bundled_budgets_of_programs_count(gate):
+    again = judged_again(gate(Launched(arms(**SLOWER))).run())
+
+    assert "thresholds/program.toml" == the(again, "step").budget.file
