@@ -31,9 +31,9 @@ def merge(
 ) -> None:
     """Join all runs of `perfgate run --shard i/n` into one run, judged as a whole; exits as `perfgate run` would.
 
-    Parts are the shards of a suite, or the nodes of one program's job: there each step takes as long as the slowest rank of all.
-    Refused: unlike machines (exit code 5), other commits, options or budgets, a part given twice (2). With a part missing or cut
-    short the run is INCOMPLETE (5). `perfgate check`, `report` and `history` read it like any other run.
+    Parts are the shards of a suite, or the nodes of one program's job: there a step takes as long as the slowest rank of all.
+    Refused: unlike machines (exit code 5), other commits, options or budgets, a part given twice (2). With a part missing or
+    cut short the run is INCOMPLETE (5). `perfgate check`, `report` and `history` read it like any other run.
     """
     from perfgate.cli._console import err
     from perfgate.cli.report import check_format, show
