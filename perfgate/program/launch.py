@@ -14,7 +14,20 @@ from perfgate.determinism.contract import Contract
 from perfgate.errors import PerfgateError, UnusableError
 from perfgate.model import Capture, RunSpec
 from perfgate.profilers.child import Ended, in_words, log_lines, run, settle, short, tidy_log, without_place
-from perfgate.profilers.nsys import REPORT, STARTS, TRACE, cleaned, export, nsys_error, profile_arguments, ready_report, scratch
+from perfgate.profilers.nsys import (
+    REPORT,
+    STARTS,
+    STREAM,
+    STUCK,
+    STUCK_MEND,
+    TRACE,
+    cleaned,
+    export,
+    nsys_error,
+    profile_arguments,
+    ready_report,
+    scratch,
+)
 from perfgate.profilers.nsys_found import NsysFacts
 from perfgate.profilers.spec_file import WORKER_LOG, dump_spec
 from perfgate.program.arms import METRICS, STEPS, Arm, command_of, environment_of
@@ -97,8 +110,12 @@ class Launcher:
         if not died and not ranks:
             error = f"no rank left a report: the launcher must start each rank as `python -m {RANK_MODULE} -- PROGRAM`"
         with ExitStack() as stack:
-            for rank in () if died else ranks:
+            for rank in ranks:
                 stack.enter_context(cleaned(rank, keep_report=self.keep_report))
+            silent = [rank.name for rank in ranks if not wrote_report(rank)]
+            if died and silent and any(STUCK in line for line in log_lines(folder)):
+                died, error = "", f"nsys failed in {', '.join(silent)}: {STUCK}; {STUCK_MEND}"
+            for rank in () if died or error else ranks:
                 trace, problem = slim_trace(self._nsys, rank)
                 error = error or (f"{rank.name}: {problem}" if problem else "")
                 traces.append(f"{rank.name}/{trace}")
@@ -145,7 +162,7 @@ def slim_trace(facts: NsysFacts, folder: Path) -> tuple[str, str]:
     """(``trace.sqlite`` made of the report in ``folder``, what failed). ("", "") where the report holds nothing at all."""
     full = folder / "full.sqlite"
     try:
-        if not (folder / REPORT).exists() and not (folder / "profile.qdstrm").exists():
+        if not wrote_report(folder):
             return "", f"nsys wrote no report; see {short(folder)}"
         export(facts, ready_report(facts, folder), full)
         slim(full, folder / TRACE)
@@ -156,6 +173,11 @@ def slim_trace(facts: NsysFacts, folder: Path) -> tuple[str, str]:
     except OSError as error:
         return "", f"can't write {short(folder)}: {error.strerror or error}; free space or choose another --out"
     return TRACE, ""
+
+
+def wrote_report(folder: Path) -> bool:
+    """Whether nsys left anything in ``folder``: else it never started its program."""
+    return any((folder / name).exists() for name in (REPORT, STREAM))
 
 
 def traces_of(folder: Path) -> list[Path]:

@@ -16,9 +16,9 @@ from pathlib import Path
 from types import FrameType
 
 from perfgate.errors import PerfgateError, UsageError
-from perfgate.profilers.nsys import scratch
-from perfgate.profilers.nsys_found import probe
-from perfgate.program.launch import RANK_CAPTURE, nsys_arguments
+from perfgate.profilers.nsys import STARTS, scratch
+from perfgate.profilers.nsys_found import NsysFacts, probe
+from perfgate.program.launch import RANK_CAPTURE, Watched, nsys_arguments, wrote_report
 
 RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
 
@@ -46,17 +46,28 @@ def main(arguments: Sequence[str]) -> int:
     folder = Path(where["folder"]) / f"rank-{rank_of(os.environ)}"
     folder.mkdir(exist_ok=True)
     facts = probe(Path(where["nsys"]))
+    for start in range(1, STARTS + 1):
+        code, ended = _profiled(facts, folder, where["watched"], command)
+        if code == 0 or ended or wrote_report(folder) or start == STARTS:
+            break
+        sys.stderr.write(f"perfgate: nsys did not start the program (exit {code}): once more\n")
+    return code if code >= 0 else 128 - code
+
+
+def _profiled(facts: NsysFacts, folder: Path, watched: Watched, command: Sequence[str]) -> tuple[int, bool]:
+    """(exit status of nsys around the program, whether the launcher ended it)."""
+    ended = []
     with scratch(facts) as (extra, flags):
-        before = [str(facts.path), *nsys_arguments(facts, folder, where["watched"]), *flags]
+        before = [str(facts.path), *nsys_arguments(facts, folder, watched), *flags]
         process = subprocess.Popen([*before, *command], env={**os.environ, **extra})
 
         def hand_on(number: int, _: FrameType | None) -> None:
+            ended.append(number)
             process.send_signal(number)
 
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, hand_on)
-        code = process.wait()
-    return code if code >= 0 else 128 - code
+        return process.wait(), bool(ended)
 
 
 if __name__ == "__main__":

@@ -110,3 +110,43 @@ def test_traces_of_ranks_in_their_order(tmp_path):
         (tmp_path / f"rank-{rank}" / "trace.sqlite").touch()
 
     assert ["rank-9", "rank-10"] == [one.parent.name for one in traces_of(tmp_path)]
+
+
+def inside(tmp_path, program):
+    """A run whose ranks the program plays: what it leaves in ``rank-<n>`` of its capture's folder."""
+    folder = tmp_path / "captures" / SPEC.id
+    folder.mkdir(parents=True)
+    options = ProgramOptions(command=(sys.executable, "-c", program, str(folder)), per_rank=True)
+    one = Launcher(options, STANDARD, FACTS, 30.0)
+    return one.capture(SPEC, arms_of(options)[0], folder, "gpu"), folder
+
+
+def test_no_rank_that_failed_leaves_a_report_which_holds_the_environment(tmp_path):
+    program = """
+import pathlib, sys
+for rank in range(2):
+    folder = pathlib.Path(sys.argv[1], f"rank-{rank}")
+    folder.mkdir()
+    (folder / "profile.nsys-rep").write_text("HF_TOKEN=planted")
+sys.exit(3)
+"""
+    captured, folder = inside(tmp_path, program)
+
+    assert ("workload", False) == (captured.blame, captured.complete)
+    assert [] == list(folder.glob("rank-*/*"))
+
+
+def test_an_nsys_that_could_not_start_in_a_rank_is_not_the_programs_failure(tmp_path):
+    program = """
+import pathlib, sys
+for rank in range(2):
+    pathlib.Path(sys.argv[1], f"rank-{rank}").mkdir()
+pathlib.Path(sys.argv[1], "rank-0", "profile.nsys-rep").touch()
+print("Agent launcher failed.")
+print("torchrun: rank 1 FAILED")
+sys.exit(1)
+"""
+    captured, _ = inside(tmp_path, program)
+
+    assert "profiler" == captured.blame
+    assert captured.error.startswith("nsys failed in rank-1: Agent launcher failed; an nsys that was killed left its lock")

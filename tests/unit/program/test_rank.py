@@ -48,6 +48,24 @@ def test_in_a_capture_nsys_runs_in_a_folder_of_the_rank(tmp_path):
     assert f"--output={tmp_path}/rank-2/profile" in done.stdout
 
 
+@pytest.mark.parametrize(("report", "starts"), [(":", 2), ("touch ${word#--output=}.nsys-rep", 1)], ids=["none", "written"])
+def test_an_nsys_that_never_started_the_program_is_started_once_more(tmp_path, report, starts):
+    fake = tmp_path / "nsys"
+    fake.write_text(
+        '#!/bin/sh\n[ "$1" = --version ] && echo "NVIDIA Nsight Systems version 2025.3.1" && exit 0\n'
+        '[ "$2" = --help ] && echo --trace && exit 0\n'
+        f"for word; do case $word in --output=*) {report} ;; esac; done\n"
+        "echo started; exit 1\n"
+    )
+    fake.chmod(0o755)
+    where = json.dumps({"nsys": str(fake), "folder": str(tmp_path), "watched": "ranges"})
+    done = wrapped("--", "train.py", PERFGATE_RANK_CAPTURE=where, RANK="0")
+
+    assert 1 == done.returncode, done.stderr
+    assert starts == done.stdout.count("started")
+    assert (starts == 2) == ("nsys did not start the program (exit 1): once more" in done.stderr)
+
+
 def test_what_is_wrong_is_told_without_a_traceback():
     for arguments, said in (((), "no program"), (("--", "no-such-program-7f3a"), "can't start no-such-program-7f3a")):
         done = wrapped(*arguments)
