@@ -6,6 +6,7 @@ their functions, so that ``perfgate --help`` stays fast and never imports torch 
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import sys
@@ -76,7 +77,8 @@ def main() -> None:
 def _at_once(words: list[str]) -> None:
     """Answers a plain `perfgate ranges` without building the application, which takes longer than reading a small trace.
 
-    For the same reason the garbage collector looks seldom, BLAS starts no threads, and numpy is not taken down at the end.
+    For the same reason the garbage collector looks seldom, BLAS starts no threads, memory is kept, and numpy is not taken down
+    at the end.
     """
     if words[:1] != ["ranges"]:
         return
@@ -87,10 +89,21 @@ def _at_once(words: list[str]) -> None:
         return
     gc.set_threshold(100_000)
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    _keep_memory()
     ranges.answer(**given)
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)
+
+
+def _keep_memory() -> None:
+    """Lets glibc keep what arrays of up to 32 MiB free, for the next ones: the kernel would have to clear every page anew."""
+    import ctypes
+
+    with contextlib.suppress(OSError, AttributeError):  # another C library
+        mallopt = ctypes.CDLL(None).mallopt
+        mallopt(-3, 32 << 20)  # M_MMAP_THRESHOLD, as much as it takes
+        mallopt(-1, 1 << 30)  # M_TRIM_THRESHOLD
 
 
 def _reader_gone() -> NoReturn:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -96,7 +96,7 @@ def answer(
     if format_ == "json":
         import json
 
-        print(json.dumps(document(reading, rows, with_kernels=kernels), indent=2))
+        print(_by_lines(document(reading, rows, with_kernels=kernels), json.dumps))
     elif format_ == "csv":
         _csv(rows)
     else:
@@ -123,6 +123,13 @@ def document(reading: Reading, rows: Sequence[RangeSummary], *, with_kernels: bo
             "notes": list(reading.notes),
         },
     }
+
+
+def _by_lines(document: dict[str, Any], dumped: Callable[[object], str]) -> str:
+    """JSON with a line for each range; indenting it all would take longer than measuring a small trace."""
+    ranges = ",\n    ".join(map(dumped, document["ranges"]))
+    others = (f"  {dumped(key)}: {dumped(value)}" for key, value in document.items() if key != "ranges")
+    return ",\n".join((f'{{\n  "ranges": [\n    {ranges}\n  ]', *others)) + "\n}"
 
 
 def _plain(row: RangeSummary, with_kernels: bool) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from perfgate.traces._threads import side_by_side
 from perfgate.traces.table import Ints, Mask, Table, distinct, is_steady, taken
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False, repr=False)  # bare: every start waits for it
 class Launched:
     """GPU operations with the API call that launched each, by the call's begin. ``row`` is the place in ``trace.ops``."""
 
@@ -61,7 +61,7 @@ def unanswered(launches: Table, lost: Ints) -> Launched:
     return Launched(lost, begin, finish, nothing, nothing, nothing, process, thread)
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False, repr=False)  # bare: every start waits for it
 class Attributed:
     """What every range got. ``members`` are (range, op row) pairs in launch order, of the ranges asked for."""
 
@@ -108,7 +108,7 @@ def _twofold(ranges: Table, rule: NDArray[np.int8]) -> Mask | None:
     return twofold if twofold.any() else None
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False, repr=False)  # bare: every start waits for it
 class _Window:
     """Ranges of one scope (a thread or a process) over its operations: ``[low, high)`` each, in launch order.
 

@@ -21,7 +21,7 @@ _FAR = 1 << 62
 _STEPS = 3  # operations of a window that are tried before it is searched
 
 
-@dataclass
+@dataclass(eq=False, repr=False)  # bare: every start waits for it
 class Totals:
     """Per window: nanoseconds and counts; ``first`` > ``last`` where it holds no operation."""
 

@@ -27,7 +27,7 @@ _HEADER_MOST = 9 + 9 + 0x80  # bytes of a record's length, row id and header
 _LENGTHS = (1, 2, 4, 8)  # bytes of integers that numpy reads as they are
 
 
-@dataclass
+@dataclass(eq=False, repr=False)  # bare: every start waits for it
 class Part:
     """Columns of some rows: numbers, and of texts a code (-1 for NULL) into the list of its column."""
 

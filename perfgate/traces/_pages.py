@@ -27,7 +27,7 @@ _GAP = 8  # pages: shorter gaps are read along
 _MOST_OVERFLOWING = 10_000
 
 
-@dataclass
+@dataclass(eq=False, repr=False)  # bare: every start waits for it
 class Column:
     """One column of integers, or of codes into ``texts`` (-1 for NULL)."""
 

@@ -11,9 +11,9 @@ from perfgate.errors import UsageError
 Bucket = Literal["forward", "backward", "op"]
 BUCKETS: tuple[Bucket, ...] = ("forward", "backward", "op")
 
-_COUNTERS = re.compile(r",\s*(?:seq|op_id)\s*=\s*-?\d+")
-_BACKWARD = re.compile(r"backward|(?<![a-z])bwd(?![a-z])|(?<![a-z])[dw]grad(?![a-z])", re.IGNORECASE)
-_FORWARD = re.compile(r"forward|(?<![a-z])fwd(?![a-z])", re.IGNORECASE)
+_COUNTERS = r",\s*(?:seq|op_id)\s*=\s*-?\d+"  # compiled by re at first use: not every command needs them
+_BACKWARD = r"backward|(?<![a-z])bwd(?![a-z])|(?<![a-z])[dw]grad(?![a-z])"
+_FORWARD = r"forward|(?<![a-z])fwd(?![a-z])"
 
 
 def display_name(domain: str, name: str) -> str:
@@ -23,12 +23,12 @@ def display_name(domain: str, name: str) -> str:
 
 def strip_counters(name: str) -> str:
     """``aten::mul, seq = 3, op_id = 322567`` is ``aten::mul``."""
-    return _COUNTERS.sub("", name)
+    return re.sub(_COUNTERS, "", name)
 
 
 def bucket(name: str) -> Bucket:
     """Which part of a training step a range is, by the words in its name; one that names both parts is an ``op``."""
-    backward, forward = bool(_BACKWARD.search(name)), bool(_FORWARD.search(name))
+    backward, forward = (bool(re.search(pattern, name, re.IGNORECASE)) for pattern in (_BACKWARD, _FORWARD))
     if backward == forward:
         return "op"
     return "backward" if backward else "forward"

@@ -45,8 +45,8 @@ DOMAIN_CREATE = 75
 READ_EVENTS = (*PUSH_POP, *START_END, DOMAIN_CREATE)
 _COPY_KINDS = {1: "HtoD", 2: "DtoH", 3: "HtoA", 4: "AtoH", 5: "AtoA", 6: "AtoD", 7: "DtoA", 8: "DtoD", 9: "HtoH", 10: "PtoP"}
 _STOPPED = "Profiling has stopped"
-_PATH = re.compile(r"(?<![\w<])/[^\s'\",;:]+")
-_TELLING = re.compile(r"CUDA|NVTX|CUPTI|driver|GPU", re.IGNORECASE)
+_PATH = r"(?<![\w<])/[^\s'\",;:]+"
+_TELLING = r"CUDA|NVTX|CUPTI|driver|GPU"
 
 
 def read(path: Path, *, geometry: bool = True, pages: bool = True) -> schema.Trace:
@@ -355,7 +355,7 @@ class _Reader:
 
 def blank_paths(text: str) -> str:
     """``text`` with every absolute path replaced by ``<path>``."""
-    return _PATH.sub("<path>", text)
+    return re.sub(_PATH, "<path>", text)
 
 
 def _geometry(found: dict[str, Ints]) -> Columns:
@@ -370,7 +370,7 @@ def _geometry(found: dict[str, Ints]) -> Columns:
 
 
 def _why_empty(diagnostics: tuple[str, ...]) -> str:
-    telling = [text.splitlines()[0] for text in diagnostics if _TELLING.search(text)]
+    telling = [text.splitlines()[0] for text in diagnostics if re.search(_TELLING, text, re.IGNORECASE)]
     if telling:
         return "the profiler said: " + " / ".join(telling[:4])
     return "capture with --trace=cuda,nvtx and open NVTX ranges around the work"
