@@ -165,7 +165,7 @@ def _scopes(ranges: Table, rule: NDArray[np.int8], work: Launched) -> Iterator[t
     process, thread = ranges.ints("process"), ranges.ints("thread")
     whole = np.flatnonzero(rule == rules.PROCESS)
     both = np.flatnonzero(rule != rules.PROCESS)
-    threads = taken(thread, both)
+    threads = thread if len(both) == len(ranges) else taken(thread, both)
     second = _twofold(ranges, rule)
     if second is not None:
         both = np.concatenate([both, np.flatnonzero(second)])

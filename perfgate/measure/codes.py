@@ -63,5 +63,5 @@ def _codes(column: Texts | Ints | pd.Series[Any]) -> tuple[Ints, int]:
         return np.zeros(len(found), dtype=np.int64), 1
     if isinstance(values, Texts) and all_occur(found, len(values.names)):
         return found.astype(np.int64), len(values.names)
-    codes, distinct = numbered(found.astype(np.int64))
+    codes, distinct = numbered(found.astype(np.int64, copy=False))
     return codes, len(distinct)

@@ -12,6 +12,7 @@ from perfgate.traces.table import Ints, Texts, is_steady, steady
 
 Words = NDArray[np.uint64]
 _SPARE = 1 << 16  # entries of a table of all possible values beyond four per value
+_BLOCK = 1 << 17  # values
 _FIRST = 4096  # rows that are looked at before all are
 _SLOTS = 16  # bits of a hash
 _ODD = (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0xD6E8FEB86659FD93, 0xA0761D6478BD642F)
@@ -23,29 +24,33 @@ def numbered(values: Ints) -> tuple[Ints, Ints]:
         return np.zeros(len(values), dtype=np.int64), values[:1].astype(np.int64)
     low, high = int(values.min()), int(values.max())
     if high - low <= 4 * len(values) + _SPARE:
-        codes, unique = _ranked(values - low, high - low + 1)
-        return codes, unique + low
+        return _ranked(values, low, high - low + 1)
     for odd in _ODD:
         slots = (values.view(np.uint64) * np.uint64(odd) >> np.uint64(64 - _SLOTS)).view(np.int64)
         holder = np.zeros(1 << _SLOTS, dtype=np.int64)
         holder[slots] = values
         if np.array_equal(holder[slots], values):  # no two values share a slot
-            codes, unique = _ranked(slots, 1 << _SLOTS)
+            codes, unique = _ranked(slots, 0, 1 << _SLOTS)
             return codes, holder[unique]
     unique, codes = np.unique(values, return_inverse=True)
     return codes.astype(np.int64), unique
 
 
-def _ranked(places: Ints, width: int) -> tuple[Ints, Ints]:
-    """Codes and distinct values of numbers from 0 to ``width`` - 1."""
+def _ranked(values: Ints, low: int, width: int) -> tuple[Ints, Ints]:
+    """Codes and distinct values of numbers from ``low`` to ``low + width - 1``, block by block to stay in the cache."""
+    blocks = [slice(begin, begin + _BLOCK) for begin in range(0, len(values), _BLOCK)]
     present = np.zeros(width, dtype=bool)
-    present[places] = True
+    for block in blocks:
+        present[values[block] - low] = True
     unique = np.flatnonzero(present)
     if len(unique) == width:
-        return places, unique
+        return values - low, unique + low
     rank = np.empty(width, dtype=np.int64)
     rank[unique] = np.arange(len(unique))
-    return rank[places], unique
+    codes = np.empty(len(values), dtype=np.int64)
+    for block in blocks:
+        codes[block] = rank[values[block] - low]
+    return codes, unique + low
 
 
 def one_of_each(codes: Ints, count: int) -> Ints:
