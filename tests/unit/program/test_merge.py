@@ -19,7 +19,7 @@ from perfgate.program.session import ProgramSession
 from perfgate.render import FORMATS
 from perfgate.sequential import Looks
 from perfgate.store import RunDirectory, load_result
-from tests.unit.program.programs import BUDGETS, Launched, Silent, arms, budgets
+from tests.unit.program.programs import BUDGETS, Gate, Launched, Silent, arms, budgets
 
 ENVIRONMENT = {"device": "cuda", "gpu": {"name": "NVIDIA H200"}, "git": {"commit": "a" * 40}}
 
@@ -233,6 +233,18 @@ def test_other_budgets_are_refused_and_nothing_stays(run_node, join, tmp_path):
     with pytest.raises(UsageError, match=r"step::: its budget's overhead was 0\.1"):
         join(thresholds=str(tmp_path / "looser.toml"))
     assert not (tmp_path / "merged").exists()
+
+
+def test_ranks_of_nodes_that_share_pids_are_numbered_by_their_traces(tmp_path, monkeypatch):
+    class SamePids(Launched):
+        def _record(self, file, rank, known, step):
+            super()._record(file, rank, known, step)
+            file.write_text(file.read_text().replace(f'"pid": {rank + 1}', '"pid": 7'))
+
+    run = Gate(tmp_path, monkeypatch, SamePids(arms()))
+    run.run()
+
+    assert {(0, 1)} == {one.ranks for arm in run.session._runs.arms.values() for one in arm.profiled}
 
 
 def test_history_and_check_read_the_merged_run(run_node, join, tmp_path):
