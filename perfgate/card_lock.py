@@ -42,9 +42,9 @@ def only_one_on(
 
 
 def lock_file(device: str, folder: Path | None = None) -> Path:
-    """The lock of one card, named by its (hashed) uuid so that it is the same under every CUDA_VISIBLE_DEVICES."""
+    """The lock of one card, named by the hash of its uuid, so that it is the same under every CUDA_VISIBLE_DEVICES."""
     facts, _ = describe(device)
-    card = str(facts.get("uuid") or device.replace(":", ""))
+    card = str(facts.get("id") or device.replace(":", ""))
     return (folder or Path(os.environ.get("PERFGATE_LOCKS") or tempfile.gettempdir())) / f"perfgate-{card}.lock"
 
 

@@ -2,11 +2,13 @@ from __future__ import annotations
 
 import sys
 from dataclasses import asdict, replace
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 
+from perfgate.card_lock import lock_file
 from perfgate.nvml import Segment, describe, read_segment
 
 
@@ -157,3 +159,15 @@ def test_no_binding_is_words(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_cpu_is_not_asked() -> None:
     assert Segment() == replace(read_segment("cpu", {}), read_ns=0)
+
+
+def test_a_cards_lock_is_the_same_under_every_view_of_it(nvml: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seen on two cards: runs under CUDA_VISIBLE_DEVICES=0 and =1 waited for each other, both calling theirs cuda:0."""
+    names = {}
+    for visible in ("0", "1", "0,1", "1,0"):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+        names[visible] = lock_file("cuda:0", Path("/locks")).name
+
+    assert names["0"] == names["0,1"]
+    assert names["1"] == names["1,0"]
+    assert names["0"] != names["1"]
