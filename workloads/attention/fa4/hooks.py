@@ -111,17 +111,16 @@ def _exact(rows: list[Any], lse: Any, scale: float, mask: dict[str, Any]) -> tup
     config, arguments, edges = _plan(dim, group, mask["causal"], mask["window_size_left"], mask["window_size_right"])
     padded = -(-q_rows // config.m_block_size) * config.m_block_size
     by_head = [tensor.transpose(1, 2) for tensor in (q, k, v, out, grad)]
+    delta, lse2, constants, dq_sum = kernels.prepare(by_head[1], by_head[2], by_head[3], lse, by_head[4], padded)
     dq, dk, dv = (torch.empty_like(tensor) for tensor in (q, k, v))
-    shared, dk_sum, dv_sum = [], dk, dv
+    auxiliary, dk_sum, dv_sum = [constants], dk, dv
     if group > 1:
         window = None if mask["window_size_left"] is None else mask["window_size_left"] + 1
         tiles, dk_sum, dv_sum = kernels.guess_tiles(by_head[0], by_head[2], by_head[4], mask["causal"], window)
         shape = (batch, heads, dk_sum.shape[2])
         aside = [torch.empty(shape, dtype=torch.float32, device=q.device) for _ in range(2)]
         flags = torch.empty((batch, heads, tiles.shape[2]), dtype=torch.int32, device=q.device)
-        shared = [tiles, *aside, flags]
-    delta, lse2, constants, dq_sum = kernels.prepare(by_head[1], by_head[2], by_head[3], lse, by_head[4], padded)
-    auxiliary = [constants, *shared]
+        auxiliary += [tiles, *aside, flags]
     inputs = (q, k, v, grad, lse2, delta, dq_sum, dk_sum, dv_sum)
     kernel = _kernel(inputs, auxiliary, scale, arguments, edges)
     kernel(*inputs, scale, None, None, None, None, *edges, None, None, None, AuxData(auxiliary, None), None, None)

@@ -46,11 +46,9 @@ def _rms(pointer, stride, head_stride, heads, rows, SAMPLES: tl.constexpr, D: tl
 @triton.jit
 def _survey(
     k, v, largest, rows, heads, k_batch, k_head, k_row, v_batch, v_head, v_row,
-    CHUNKS: tl.constexpr, ROWS: tl.constexpr, D: tl.constexpr, CHAINED: tl.constexpr,
+    CHUNKS: tl.constexpr, ROWS: tl.constexpr, D: tl.constexpr,
 ):  # fmt: skip
     """Of each kv head: the largest ‖V_j‖² and |K_jd| of each chunk of rows. NaN and Inf are left out."""
-    if CHAINED:
-        tl.extra.cuda.gdc_launch_dependents()
     chunk, head = tl.program_id(0), tl.program_id(1)
     batch = (head // heads).to(tl.int64)
     k += batch * k_batch + (head % heads).to(tl.int64) * k_head
@@ -107,11 +105,9 @@ def _guess_tiles(
 def _prepare(
     out, grad, lse, largest, delta, lse2, constants, dq, rows, padded, heads, group,
     o_batch, o_head, o_row, g_batch, g_head, g_row,
-    CHUNKS: tl.constexpr, ROWS: tl.constexpr, D: tl.constexpr, CHAINED: tl.constexpr,
+    CHUNKS: tl.constexpr, ROWS: tl.constexpr, D: tl.constexpr,
 ):  # fmt: skip
     """Of each query row: delta = Σ_d out·grad, LSE in base 2, C; clears dQ's sums. Rows past the end: 0, +Inf, the least C."""
-    if CHAINED:
-        tl.extra.cuda.gdc_launch_dependents()
     head = tl.program_id(1)
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     inside, kept = row < rows, row < padded
@@ -119,17 +115,15 @@ def _prepare(
     place, column = row.to(tl.int64)[:, None], tl.arange(0, D)[None, :]
     o = tl.load(out + batch * o_batch + own * o_head + place * o_row + column, mask=inside[:, None], other=0.0).to(tl.float32)
     g = tl.load(grad + batch * g_batch + own * g_head + place * g_row + column, mask=inside[:, None], other=0.0).to(tl.float32)
+    kv = largest + (head // group) * 2 * CHUNKS + tl.arange(0, CHUNKS)
+    largest_value, largest_key = tl.sqrt(tl.max(tl.load(kv), axis=0)), tl.max(tl.load(kv + CHUNKS), axis=0)
+    limit = 2.0 * tl.sqrt(tl.sum(g * g, axis=1)) * largest_value * largest_key
     natural = tl.load(lse + head.to(tl.int64) * rows + row, mask=inside, other=float("inf"))
     start = head.to(tl.int64) * padded
-    tl.store(dq + (start + place) * D + column, tl.zeros((ROWS, D), dtype=tl.float32), mask=kept[:, None])
     tl.store(delta + start + row, tl.sum(o * g, axis=1), mask=kept)
     tl.store(lse2 + start + row, tl.where(natural == -float("inf"), 0.0, natural * LOG2_E), mask=kept)
-    size = 2.0 * tl.sqrt(tl.sum(g * g, axis=1))
-    if CHAINED:
-        tl.extra.cuda.gdc_wait()  # for the survey
-    kv = largest + (head // group) * 2 * CHUNKS + tl.arange(0, CHUNKS)
-    limit = size * tl.sqrt(tl.max(tl.load(kv), axis=0)) * tl.max(tl.load(kv + CHUNKS), axis=0)
     tl.store(constants + start + row, _constant(limit), mask=kept)
+    tl.store(dq + (start + place) * D + column, tl.zeros((ROWS, D), dtype=tl.float32), mask=kept[:, None])
 
 
 @triton.jit
@@ -169,11 +163,10 @@ def prepare(
     largest = torch.empty((batch * kv_heads, 2, CHUNKS), dtype=torch.float32, device=k.device)
     delta, lse2, constants = (torch.empty((batch, heads, padded), dtype=torch.float32, device=k.device) for _ in range(3))
     dq = torch.empty((batch, heads, padded * dim), dtype=torch.float32, device=k.device)
-    chained = k.is_cuda  # each starts while the one before ends: programmatic dependent launch
-    _survey[(CHUNKS, batch * kv_heads)](k, v, largest, kv_rows, kv_heads, *_strides(k, v), CHUNKS, 64, dim, chained)
+    _survey[(CHUNKS, batch * kv_heads)](k, v, largest, kv_rows, kv_heads, *_strides(k, v), CHUNKS, 64, dim)
     _prepare[(triton.cdiv(padded, ROWS), batch * heads)](
         out, grad, lse, largest, delta, lse2, constants, dq, rows, padded, heads, heads // kv_heads,
-        *_strides(out, grad), CHUNKS, ROWS, dim, chained, **({"launch_pdl": True} if chained else {}),
+        *_strides(out, grad), CHUNKS, ROWS, dim,
     )  # fmt: skip
     return delta, lse2, constants, dq
 
