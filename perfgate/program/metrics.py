@@ -90,7 +90,8 @@ class Comparer:
         if seen.differences and not first:
             one = seen.differences[0]
             values = ["missing" if side is None else repr(side.value) for side in (one.first, one.second)]
-            first = f"step {one.step}, rank {one.rank}, {one.tag}: {values[0]} in the first run, {values[1]} in {capture}"
+            stream = "" if one.rank == "." else f"{one.rank}, "  # a rank's folder or file, where there are several
+            first = f"step {one.step}, {stream}{one.tag}: {values[0]} in the first run, {values[1]} in {capture}"
             first += f" ({len(seen.differences)} of {seen.values} values)"
         warning = known.warning or "; ".join(seen.warnings)
         self._found[arm] = Checked(known.runs + 1, known.differing + bool(seen.differences), seen.values, first, warning)

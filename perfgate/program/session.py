@@ -27,6 +27,10 @@ from perfgate.session import Progress
 from perfgate.store import RunDirectory
 
 WRITING_SHARE = 0.05  # of the run's time: a program of hundreds of ranges takes seconds to judge and write
+MENDS = {  # of an op's run -> of a program's
+    "raise --iterations": "widen --steps, or let the program run more of them",
+    "raise --warmup until the first third is as fast as the last": "begin the window later (--steps): it is not steady yet",
+}
 OWN_DOING = "POWER_CAPPED"  # of the card's conditions: what a program brings about itself
 Kind = Literal["time", "confirm"]  # under nsys, for the ranges; unprofiled, for the step
 
@@ -137,7 +141,8 @@ class ProgramSession:
             replace(one, signals=(*one.signals, unknown[one.range])) if one.judged and one.range in unknown else one
             for one in found
         )
-        return judge(found, prepared.budgets, looks=prepared.looks, final=final, foreign=True)
+        judged = judge(found, prepared.budgets, looks=prepared.looks, final=final, foreign=True)
+        return tuple(replace(one, signals=_mended(one.signals), reasons=_mended(one.reasons)) for one in judged)
 
     def _of_budgets(self, judged: Sequence[Comparison]) -> list[Reason]:
         """What is wrong with the budgets, once the program's ranges are known."""
@@ -279,3 +284,8 @@ class ProgramSession:
         result = self.result()
         for name, format_ in (("result.json", "json"), ("leaderboard.csv", "csv"), ("report.html", "html")):
             self.directory.write_text(name, FORMATS[format_](result))
+
+
+def _mended(reasons: Sequence[Reason]) -> tuple[Reason, ...]:
+    """``reasons`` with the next action that a program's run has in place of an op's."""
+    return tuple(replace(one, next=MENDS.get(one.next, one.next)) for one in reasons)

@@ -32,7 +32,7 @@ def test_metrics_that_differ_in_the_judged_arm_fail_and_the_defaults_are_shown(t
     assert 3 == done.returncode, done.stderr
     assert (1, 1, True) == (champion.bits.replays, champion.bits.differing, champion.judged)
     assert (1, 0, 1, False) == (stock.bits.replays, stock.bits.differing, stock.bits.default_differing, stock.judged)
-    assert "step 0, rank loss, loss: " in champion.bits.first_difference
+    assert "step 0, loss, loss: " in champion.bits.first_difference
     assert ["METRICS_DIFFER", "METRICS_EQUAL", "METRICS_DIFFER"] == [one for one in codes(result) if one.startswith("METRICS")]
     assert [8, 8, 8] == [one.metric_values for one in result.program.arms]
 

@@ -52,6 +52,7 @@ class Behaviour:
     allocated: int | None = 1000
     error: str = ""
     launches_lost: int = 0
+    drift: float = 0.0  # by how much the last step is slower than the first
 
 
 @dataclass
@@ -90,7 +91,7 @@ class Launched:
     def _record(self, file, rank, known, step):
         lines = [{"schema": 1, "rank": rank, "world": known.ranks, "pid": rank + 1}]
         slow = step // 2 if rank else step  # rank 0 is the slow one
-        starts = [n * slow for n in range(known.steps)]
+        starts = [round(n * slow * (1 + known.drift * n / known.steps)) for n in range(known.steps)]
         lines += [{"step": n, "start_ns": at, "tokens": 100, "ended": "ok"} for n, at in enumerate(starts)]
         lines.append(
             {

@@ -66,7 +66,7 @@ def test_every_run_is_held_against_the_first(tmp_path):
     seen = comparer.of("default")
 
     assert (4, 2, 2) == (seen.runs, seen.differing, seen.values)
-    assert "step 1, rank loss, loss: 2.0 in the first run, 2.5 in run2 (1 of 2 values)" == seen.first_difference
+    assert "step 1, loss, loss: 2.0 in the first run, 2.5 in run2 (1 of 2 values)" == seen.first_difference
     assert Checked(1, 0, 0) == comparer.of("other")
     assert comparer.of("third") is None
 
@@ -76,7 +76,7 @@ def test_a_value_that_is_missing_differs(tmp_path):
     comparer.add("a", "run0", write(tmp_path / "0" / "loss.jsonl", 1.0, 2.0))
     seen = comparer.add("a", "run1", write(tmp_path / "1" / "loss.jsonl", 1.0))
 
-    assert "step 1, rank loss, loss: 2.0 in the first run, missing in run1 (1 of 2 values)" == seen.first_difference
+    assert "step 1, loss, loss: 2.0 in the first run, missing in run1 (1 of 2 values)" == seen.first_difference
 
 
 def test_metrics_that_can_not_be_read_name_their_run(tmp_path):

@@ -185,7 +185,7 @@ def test_metrics_that_differ_in_the_judged_arm_fail(gate):
 
     assert 3 == result.verdict.exit_code
     assert (3, 1, 4, 0, 3) == (bits.replays, bits.differing, bits.processes, bits.default_differing, bits.default_replays)
-    assert "step 0, rank loss, loss: 0.5 in the first run, 0.500000001 in confirm-" in bits.first_difference
+    assert "step 0, loss, loss: 0.5 in the first run, 0.500000001 in confirm-" in bits.first_difference
 
 
 def test_metrics_that_differ_in_the_default_alone_are_shown(gate):
@@ -247,6 +247,15 @@ def test_gpu_work_that_the_capture_lost_is_no_figure(gate):
 
     assert 6 == result.verdict.exit_code
     assert "have no GPU work in the capture" in the(result, "layer").reasons[0].text
+
+
+def test_a_window_that_is_not_steady_is_moved_by_steps(gate):
+    alike = {"steps": 24}
+    result = gate(Launched(arms(default=alike, deterministic={**alike, "kernel_name": "x", "drift": 0.2}))).run()
+    drift = [one for one in the(result, "step").signals if one.code == "DRIFT"]
+
+    assert 1 == len(drift)
+    assert "--steps" in drift[0].next
 
 
 def test_steps_beyond_those_that_ran_are_a_bad_request(gate, tmp_path):
