@@ -74,7 +74,7 @@ class Form:
 
 
 class Alike:
-    """Records with equally long lengths and row ids, and the few forms that they have: ``shape`` per record.
+    """Records with equally long heads (length, row id, header), and the few forms that they have: ``shape`` per record.
 
     ``fits`` tells which of the given records it holds, ``None`` all. ``width`` bytes of each record are copied at once; where
     that proves to be too few they are copied again.
@@ -86,44 +86,41 @@ class Alike:
         self.shape = np.zeros(len(cells), dtype=np.int64)
         width = max(width, first.width)
         records = _copied(buffer, cells, width)
-        heads = records.view(np.uint64)[:, : len(first.same)] & first.same
-        marks = heads[:, 0]
-        for place in range(1, len(first.same)):
-            marks = _records.mixed(marks, _records.ODD) ^ heads[:, place]
-        examples = self._sort(buffer, cells, marks, usable)
-        single = len(examples) == 1
-        differ = heads ^ (heads[0] if single else heads[examples][self.shape])
+        self._tell_apart(buffer, cells, records.view(np.uint64)[:, : len(first.same)] & first.same, usable)
         self.fits: Mask | None = None
-        if differ.any() or (not single and self.shape.min() < 0):
+        if self.shape.min() < 0:
             self.fits = self.shape >= 0
-            self.fits[np.flatnonzero(differ) // differ.shape[1]] = False
             cells, pointers, self.shape = cells[self.fits], pointers[self.fits], self.shape[self.fits]
             records = records[self.fits]
         self.cells = cells
-        ends = pointers + (first.size if single else np.array([form.size for form in self.forms])[self.shape])
+        ends = pointers + (first.size if len(self.forms) == 1 else np.array([form.size for form in self.forms])[self.shape])
         if int(ends.max(initial=0)) > usable:
             raise Irregular("a record runs over its page")
         self.width = max(width, *(form.width for form in self.forms))
         self.records = records if self.width == width else _copied(buffer, cells, self.width)
 
-    def _sort(self, buffer: Bytes, cells: Ints, marks: Words, usable: int) -> list[int]:
-        """Tells the shapes apart by their marks, and gives a place of each.
+    def _tell_apart(self, buffer: Bytes, cells: Ints, heads: Words, usable: int) -> None:
+        """Finds each record's form: all whose head is the first one's have its form; then so on with the others.
 
-        They are -1 from where one spills over its page, has another length of row id, or is one too many.
+        The shape is -1 from where one spills over its page, has a head of another length, or is one too many.
         """
-        examples = [0]
-        left = np.flatnonzero(marks != marks[0])
-        while len(left):
-            form = Form.at(buffer, int(cells[left[0]])) if len(examples) < _FORMS else None
-            if form is None or form.front != self.forms[0].front or form.payload > usable - 35:
+        left: Ints | None = None
+        while True:
+            odd = heads[:, 0] ^ heads[0, 0]
+            for place in range(1, heads.shape[1]):
+                odd |= heads[:, place] ^ heads[0, place]
+            if left is not None:
+                self.shape[left[odd == 0]] = len(self.forms) - 1
+            others = np.flatnonzero(odd)
+            if not len(others):
+                return
+            left = others if left is None else left[others]
+            form = Form.at(buffer, int(cells[left[0]])) if len(self.forms) < _FORMS else None
+            if form is None or not np.array_equal(form.same, self.forms[0].same) or form.payload > usable - 35:
                 self.shape[left] = -1
-                break
-            alike = marks[left] == marks[left[0]]
-            self.shape[left[alike]] = len(self.forms)
+                return
             self.forms.append(form)
-            examples.append(int(left[0]))
-            left = left[~alike]
-        return examples
+            heads = heads[others]
 
     def integers(self, words: Ints, number: int) -> Ints:
         """One field of all records."""

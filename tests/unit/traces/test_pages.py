@@ -96,6 +96,17 @@ def test_deleted_and_updated_rows(tmp_path, monkeypatch):
     assert slow == columns(path, pages=True)
 
 
+def test_headers_of_several_lengths_that_differ_at_their_ends(tmp_path, monkeypatch):
+    lengths, lasts = (3, 70, 9000 // 3), (0, 1, 5, 300, 70_000, None)
+    rows = [(1, *[None] * 9, "t" * length, *[2] * 5, last) for last in lasts for length in lengths for _ in range(3)]
+    declared = ", ".join([*(f"a{n} INTEGER" for n in range(10)), "c TEXT", *(f"b{n} INTEGER" for n in range(6))])
+    path = made(tmp_path / "t.sqlite", rows, declared=declared)
+    slow = columns(path, pages=False, integers=("a0", "b4", "b5"))
+    only_pages(monkeypatch)
+
+    assert slow == columns(path, pages=True, integers=("a0", "b4", "b5"))
+
+
 def test_what_is_not_an_integer_is_missing(tmp_path):
     path = made(tmp_path / "t.sqlite", [(1.5, 0, "x", "word"), (None, 0, None, b"\x01"), (7, 0, "y", 8)])
 
