@@ -48,12 +48,12 @@ def backward(
     ``rule`` is how sums shared by several tiles are added: "atomic" in arrival order, "ordered" by flash-attn-4's semaphores,
     "exact" in arrival order without rounding. Raises ``ValueError`` for another rule or dtype.
     """
-    from flash_attn.cute import interface
-
     if rule not in probe.RULES:
         raise ValueError(f"rule {rule!r}: one of {', '.join(probe.RULES)}")
     if str(q.dtype) != "torch.bfloat16":
         raise ValueError(f"flash-attn-4's hooks take bfloat16, not {q.dtype}")
+    from flash_attn.cute import interface
+
     rows = [_by_rows(tensor) for tensor in (q, k, v, out, grad_out)]
     if rule == "exact":
         gradients = _exact(rows, lse.contiguous(), scale, _window(causal, window))

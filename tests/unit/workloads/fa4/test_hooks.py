@@ -1,0 +1,106 @@
+"""What the two rules that run flash-attn-4 as shipped hand to it; the exact rule runs on a card (tests/gpu/test_fa4.py)."""
+
+import sys
+from types import ModuleType, SimpleNamespace
+
+import pytest
+import torch
+
+from perfgate import discover
+
+OPTIONS = {"causal": True, "scale": 0.125}
+
+
+def hooks():
+    return discover.module("attention.fa4.hooks")
+
+
+def tensors(heads=4, kv_heads=2, rows=6, dim=16):
+    q, out, grad = (torch.randn(1, heads, rows, dim).bfloat16() for _ in range(3))
+    k, v = (torch.randn(1, kv_heads, rows, dim).bfloat16() for _ in range(2))
+    return q, k, v, out, torch.randn(1, heads, rows), grad
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """Stands in for flash_attn.cute.interface and keeps what it is called with."""
+    kept = []
+
+    def forward(*rows, **options):
+        kept.append((rows, options))
+        return rows[0] + 1, torch.zeros(1), None, None, None
+
+    def backward(*rows, **options):
+        kept.append((rows, options))
+        return rows[:3]
+
+    cute = ModuleType("flash_attn.cute")
+    cute.interface = SimpleNamespace(_flash_attn_fwd=forward, _flash_attn_bwd=backward)
+    monkeypatch.setitem(sys.modules, "flash_attn", ModuleType("flash_attn"))
+    monkeypatch.setitem(sys.modules, "flash_attn.cute", cute)
+    return kept
+
+
+def test_forward_hands_over_rows_and_returns_heads(calls):
+    q, k, v, *_ = tensors()
+    out, _lse = hooks().forward(q, k, v, **OPTIONS)
+    rows, options = calls[0]
+
+    assert torch.equal(q + 1, out)
+    assert [(1, 6, 4, 16), (1, 6, 2, 16), (1, 6, 2, 16)] == [tuple(tensor.shape) for tensor in rows]
+    assert [tensor.data_ptr() for tensor in (q, k, v)] == [tensor.data_ptr() for tensor in rows]
+    assert {
+        "softmax_scale": 0.125, "return_lse": True, "causal": True, "window_size_left": None, "window_size_right": None
+    } == options  # fmt: skip
+
+
+@pytest.mark.parametrize(("rule", "deterministic"), [("atomic", False), ("ordered", True)])
+def test_the_rules_as_shipped_differ_by_the_flag_alone(calls, rule, deterministic):
+    q, k, v, out, lse, grad = tensors()
+    gradients = hooks().backward(q, k, v, out, lse, grad, rule=rule, **OPTIONS)
+
+    assert deterministic is calls[0][1]["deterministic"]
+    assert lse is calls[0][0][5]
+    assert all(torch.equal(*pair) for pair in zip((q, k, v), gradients, strict=True))
+
+
+def test_a_window_counts_the_query_itself_and_replaces_causal(calls):
+    q, k, v, *_ = tensors()
+    hooks().forward(q, k, v, window=4, **OPTIONS)
+    options = calls[0][1]
+
+    assert (False, 3, 0) == tuple(options[name] for name in ("causal", "window_size_left", "window_size_right"))
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda x: x.transpose(2, 3).contiguous().transpose(2, 3),
+        lambda x: x[:, :1].expand(-1, 4, -1, -1),
+        lambda x: torch.nn.functional.pad(x, (0, 3))[..., :16],
+    ],
+    ids=["columns first", "broadcast", "rows of odd length"],
+)
+def test_what_could_not_be_read_in_place_is_copied(calls, made):
+    q, k, v, *_ = tensors()
+    odd = made(q)
+    hooks().forward(odd, k, v, **OPTIONS)
+    given = calls[0][0][0]
+
+    assert torch.equal(odd.transpose(1, 2), given)
+    assert odd.data_ptr() != given.data_ptr()
+    assert 1 == given.stride(-1)
+
+
+def test_another_rule_is_refused():
+    q, k, v, out, lse, grad = tensors()
+
+    with pytest.raises(ValueError, match="rule 'sorted': one of atomic, ordered, exact"):
+        hooks().backward(q, k, v, out, lse, grad, rule="sorted", **OPTIONS)
+
+
+def test_another_dtype_is_refused():
+    q, k, v, out, lse, grad = (tensor.half() for tensor in tensors())
+
+    with pytest.raises(ValueError, match="take bfloat16, not torch"):
+        hooks().backward(q, k, v, out, lse, grad, rule="exact", **OPTIONS)
