@@ -29,6 +29,7 @@ op = Op(
     "dsa/backward",
     kind="triton",
     racy="the contributions of all queries to one kv row are added by atomics in arrival order",
+    control_case="small",  # a millisecond, and every replay of the racy forms differed
     max_error=2e-2,
     bytes_moved=_bytes,
     flops=_flops,

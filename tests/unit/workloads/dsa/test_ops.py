@@ -118,8 +118,9 @@ def test_the_probe_tells_what_is_missing(changes, version, words, monkeypatch):
 @pytest.mark.parametrize(
     ("capability", "memory", "words"),
     [
-        ((8, 0), 232448, "needs compute capability 9.0 or newer: this card has 8.0"),
-        ((12, 0), 101376, "one program needs 212992 bytes of shared memory, the card has 101376"),
+        ((8, 0), 232448, "checked against float64 on compute capability 9.x only: this card has 8.0"),
+        ((10, 0), 232448, "checked against float64 on compute capability 9.x only: this card has 10.0"),
+        ((9, 0), 101376, "one program needs 212992 bytes of shared memory, the card has 101376"),
         ((9, 0), 232448, ""),
     ],
 )
