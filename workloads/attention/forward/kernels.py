@@ -44,28 +44,14 @@ def _norms(rows):
 
 
 @triton.jit
-def _survey_keys(
-    k, v, reach, kv_len, k_s, v_s, stride, first_block, step, blocks, D: tl.constexpr, N: tl.constexpr
-):  # fmt: skip
-    """Largest ‖V_j‖, |K_jd| and ‖K_j‖ of every ``step``-th block of N keys; ``k``, ``v``, ``reach`` point to the head's own."""
-    columns = tl.arange(0, D)
+def _survey_keys(k, v, reach, b, kv_head, stride, first_block, step, blocks, D: tl.constexpr, N: tl.constexpr):
+    """Largest ‖V_j‖, |K_jd| and ‖K_j‖ of every ``step``-th block of N keys; ``reach`` points to the head's own."""
     for block in range(first_block, blocks, step):
-        value_norm = tl.zeros((16,), dtype=tl.float32)
-        key_norm, key_largest, poison = value_norm, value_norm, value_norm
-        k_block, v_block = k + tl.cast(block, tl.int64) * N * k_s, v + tl.cast(block, tl.int64) * N * v_s
-        left = tl.minimum(N, kv_len - block * N)
-        for start in range(0, left, 16):  # a count known beforehand would be unrolled and take too many registers
-            rows = start + tl.arange(0, 16)[:, None]
-            keys = tl.load(k_block + rows * k_s + columns[None, :], mask=rows < left, other=0.0).to(tl.float32)
-            values = tl.load(v_block + rows * v_s + columns[None, :], mask=rows < left, other=0.0).to(tl.float32)
-            of_keys, of_values = _norms(keys), _norms(values)
-            value_norm, key_norm = tl.maximum(value_norm, of_values), tl.maximum(key_norm, of_keys)
-            key_largest = tl.maximum(key_largest, tl.max(tl.abs(keys), axis=1))
-            poison += (of_keys + of_values) * 0.0  # NaN from NaN and Inf, which a maximum passes over
-        nan = tl.sum(poison, axis=0)
-        tl.store(reach + block, tl.max(value_norm, axis=0) + nan)
-        tl.store(reach + stride + block, tl.max(key_largest, axis=0) + nan)
-        tl.store(reach + 2 * stride + block, tl.max(key_norm, axis=0) + nan)
+        keys = k.load([b, kv_head, block * N, 0]).reshape(N, D).to(tl.float32)
+        values = v.load([b, kv_head, block * N, 0]).reshape(N, D).to(tl.float32)
+        tl.store(reach + block, _largest(_norms(values)))
+        tl.store(reach + stride + block, tl.max(tl.max(tl.abs(keys), axis=1), axis=0))  # a NaN among them shows in the norms
+        tl.store(reach + 2 * stride + block, _largest(_norms(keys)))
 
 
 @triton.jit
@@ -104,12 +90,11 @@ def _walk(
 
 @triton.jit(do_not_specialize=SIZES)
 def _attend(
-    q, k, v, out, lse, norms, reach, k_rows, v_rows, k_b, k_h, k_s, v_b, v_h, v_s,
-    heads, kv_heads, q_len, kv_len, q_padded, window, scale,
+    q, k, v, out, lse, norms, reach, heads, kv_heads, q_len, kv_len, q_padded, window, scale,
     D: tl.constexpr, M: tl.constexpr, N: tl.constexpr, GROUP: tl.constexpr, CAUSAL: tl.constexpr, WINDOWED: tl.constexpr,
     EVEN: tl.constexpr, SURVEY: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """Output and log-sum-exp (natural) of one block of queries; by descriptor, k and v for the survey by pointer."""
+    """Output and log-sum-exp (natural) of one block of queries; q, k, v, out by descriptor."""
     blocks, key_blocks = tl.cdiv(q_len, M), tl.cdiv(kv_len, N)
     query = (blocks - 1 - tl.program_id(0)) * M  # causal: long programs first
     b, head = tl.program_id(1) // heads, tl.program_id(1) % heads
@@ -158,15 +143,13 @@ def _attend(
         tl.store(norms + row * q_padded + rows, _norms(query_tile.to(tl.float32)), mask=rows < q_padded)
         stride = tl.num_programs(1) // heads * kv_heads * key_blocks
         if head % GROUP == 0:
-            k_rows += tl.cast(b, tl.int64) * k_b + kv_head * k_h
-            v_rows += tl.cast(b, tl.int64) * v_b + kv_head * v_h
             reach += (b * kv_heads + kv_head) * key_blocks
-            _survey_keys(k_rows, v_rows, reach, kv_len, k_s, v_s, stride, tl.program_id(0), blocks, key_blocks, D, N)
+            _survey_keys(k, v, reach, b, kv_head, stride, tl.program_id(0), blocks, key_blocks, D, N)
 
 
 @triton.jit(do_not_specialize=SIZES)
 def _survey(
-    q, k_rows, v_rows, norms, reach, k_b, k_h, k_s, v_b, v_h, v_s, heads, kv_heads, kv_len, q_padded, key_blocks,
+    q, k, v, norms, reach, heads, kv_heads, q_padded, key_blocks,
     D: tl.constexpr, M: tl.constexpr, N: tl.constexpr, GROUP: tl.constexpr,
 ):  # fmt: skip
     """What ``_attend`` writes with SURVEY, for a forward that was another's."""
@@ -179,12 +162,8 @@ def _survey(
     tl.store(at, _norms(query_tile.to(tl.float32)), mask=rows < q_padded)
     stride = tl.num_programs(1) // heads * kv_heads * key_blocks
     if head % GROUP == 0:
-        k_rows += tl.cast(b, tl.int64) * k_b + kv_head * k_h
-        v_rows += tl.cast(b, tl.int64) * v_b + kv_head * v_h
         reach += (b * kv_heads + kv_head) * key_blocks
-        _survey_keys(
-            k_rows, v_rows, reach, kv_len, k_s, v_s, stride, tl.program_id(0), tl.num_programs(0), key_blocks, D, N
-        )  # fmt: skip
+        _survey_keys(k, v, reach, b, kv_head, stride, tl.program_id(0), tl.num_programs(0), key_blocks, D, N)
 
 
 def tiles(tensor: torch.Tensor, rows: int) -> TensorDescriptor:
@@ -228,7 +207,6 @@ def forward(
         found = Survey(norms, torch.empty((3, batch * kv_heads, key_blocks), dtype=torch.float32, device=q.device))
     _attend[(triton.cdiv(q_len, rows), batch * heads)](
         tiles(q, rows), tiles(k, keys), tiles(v, keys), tiles(out, rows), lse, *(found or (lse, lse)),
-        k, v, *k.stride()[:3], *v.stride()[:3],
         heads, kv_heads, q_len, kv_len, q_padded, window or 0, scale,
         D=dim, GROUP=heads // kv_heads, CAUSAL=causal or window is not None, WINDOWED=window is not None,
         EVEN=kv_len % keys == 0, SURVEY=survey, **options,
@@ -247,7 +225,7 @@ def survey_of(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Survey:
     norms = torch.empty((batch * heads, q_padded), dtype=torch.float32, device=q.device)
     found = Survey(norms, torch.empty((3, batch * kv_heads, key_blocks), dtype=torch.float32, device=q.device))
     _survey[(q_padded // rows, batch * heads)](
-        tiles(q, rows), k, v, *found, *k.stride()[:3], *v.stride()[:3], heads, kv_heads, kv_len, q_padded, key_blocks,
+        tiles(q, rows), tiles(k, keys), tiles(v, keys), *found, heads, kv_heads, q_padded, key_blocks,
         D=dim, GROUP=heads // kv_heads, **options,
     )  # fmt: skip
     return found
