@@ -6,14 +6,12 @@ from typing import Any
 
 from perfgate import Case, Op
 
-from ..blocks.segment.shape import workspace_bytes as partial_bytes
-from ..blocks.sort.shape import workspace_bytes as sort_bytes
+from ..blocks.segment.shape import sorted_sum_bytes
 from ..segment.ids import make_ids
 
 
 def _workspace(case: Case) -> int:
-    """Sorted keys and rows, and then the larger of what the sort and what the partial sums need beside them."""
-    return int(max(sort_bytes(case.count, case.vocab), case.count * 8 + partial_bytes(case.count, case.width)))
+    return int(sorted_sum_bytes(case.count, case.vocab, case.width, output=case.vocab * case.width * 2))
 
 
 op = Op(

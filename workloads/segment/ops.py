@@ -6,8 +6,7 @@ from typing import Any
 
 from perfgate import Case, Op
 
-from ..blocks.segment.shape import workspace_bytes as partial_bytes
-from ..blocks.sort.shape import workspace_bytes as sort_bytes
+from ..blocks.segment.shape import sorted_sum_bytes
 from .ids import make_ids
 
 
@@ -17,8 +16,7 @@ def _bytes(case: Case, _phase: str) -> int:
 
 
 def _workspace(case: Case) -> int:
-    """Sorted keys and rows, and then the larger of what the sort and what the partial sums need beside them."""
-    return int(max(sort_bytes(case.rows, case.segments), case.rows * 8 + partial_bytes(case.rows, case.width)))
+    return int(sorted_sum_bytes(case.rows, case.segments, case.width, output=case.segments * case.width * 4))
 
 
 CASES: dict[str, dict[str, Any]] = dict(

@@ -93,3 +93,13 @@ def test_ids_out_of_range_are_named_under_the_switch(bad, device, monkeypatch):
 
     with pytest.raises(IndexError, match=f"ids holds {bad}"):
         kernels().stable_sort(torch.tensor([0, bad], device=device), 4)
+
+
+@pytest.mark.parametrize(("count", "bins"), [(700, 7), (300, 1000), (256, 1)])
+def test_what_the_sorted_result_holds_is_declared(count, bins, device, generator):
+    """``present`` shares its allocation with the counters: they live as long as the result does."""
+    ids = torch.randint(0, bins, (count,), device=device, generator=generator)
+    actual = kernels().stable_sort(ids, bins)
+    held = sum(one.untyped_storage().nbytes() for one in (actual.keys, actual.rows, actual.present))
+
+    assert shape().kept_bytes(count, bins) == held

@@ -25,3 +25,10 @@ def workspace_bytes(entries: int, bins: int) -> int:
     digits = passes(entries, bins)
     counters = max(values for _, values in digits) * tiles
     return entries * 4 + 2 * counters * 4 + min(2, len(digits)) * entries * 8 + bins + 1
+
+
+def kept_bytes(entries: int, bins: int) -> int:
+    """Bytes that the sorted result holds: keys and rows, and ``present`` with the counters whose allocation it shares."""
+    tiles = max(1, -(-entries // TILE))
+    counters = max(values for _, values in passes(entries, bins)) * tiles
+    return entries * 8 + counters * 4 + bins + 1

@@ -93,7 +93,13 @@ def gather(x: dict[str, Any]) -> Any:
     return combine(x["rows"], x["probs"], x["slots"], every_row=True)
 
 
-@op.candidate("torch.gather_sum", workspace=lambda case: 2 * _rows(case) * case.hidden * 2)
+def _gathered(case: Case) -> int:
+    """Every slot's row twice; where slots are empty the backward holds their rows' gradients too."""
+    slots = case.tokens * case.topk
+    return int((2 * slots + (slots - _rows(case))) * case.hidden * 2)
+
+
+@op.candidate("torch.gather_sum", workspace=_gathered)
 def gather_sum(x: dict[str, Any]) -> Any:
     """Plain torch: every slot's row gathered, then one sum over the slots."""
     slots = x["slots"].long()
