@@ -2,9 +2,9 @@
 
     python tests/benchmarks/attention_fa4.py [--replays 20] [--shape 2 16 16 4096 128 causal]
 
-Needs what `pip install 'perfgate[peers]'` brings. Of each shape: medians of every kernel, the rules taken in turn (ABC CBA) under
-the profiler; do_bench medians of forward + backward, cuDNN's through SDPA beside; relative L2 error of dq, dk, dv; replays whose
-bits differ from the first; tiles of dK and dV kept aside.
+Needs what `pip install 'perfgate[peers]'` brings. Of each shape: medians of every kernel under the profiler, the rules taken
+in turn (ABC CBA); do_bench medians of forward + backward, cuDNN's through SDPA beside; relative L2 error of dq, dk, dv;
+replays whose bits differ from the first; the share of dK's and dV's tiles kept aside.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch.nn.functional as F  # noqa: N812
+import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.profiler import ProfilerActivity, profile
 from triton.testing import do_bench
@@ -34,16 +34,19 @@ SHAPES = [
 probe = discover.module("attention.fa4.probe")
 
 
+def say(*parts: Any) -> None:
+    sys.stdout.write(" ".join(map(str, parts)) + "\n")
+    sys.stdout.flush()
+
+
 def reference(q: Any, k: Any, v: Any, grad: Any, causal: bool) -> list[torch.Tensor]:
     """dq, dk, dv in float64, head by head."""
     group = q.shape[1] // k.shape[1]
     found = [torch.zeros(tensor.shape, dtype=torch.float64, device="cuda") for tensor in (q, k, v)]
     for batch in range(q.shape[0]):
         for head in range(q.shape[1]):
-            one = [
-                tensor.double()
-                for tensor in (q[batch, head], k[batch, head // group], v[batch, head // group], grad[batch, head])
-            ]
+            kv_head = head // group
+            one = [tensor.double() for tensor in (q[batch, head], k[batch, kv_head], v[batch, kv_head], grad[batch, head])]
             scores = one[0] @ one[1].T * q.shape[3] ** -0.5
             if causal:
                 scores.masked_fill_(torch.ones_like(scores, dtype=torch.bool).triu(1), float("-inf"))
@@ -51,13 +54,13 @@ def reference(q: Any, k: Any, v: Any, grad: Any, causal: bool) -> list[torch.Ten
             dp = one[3] @ one[2].T
             ds = p * (dp - (p * dp).sum(dim=-1, keepdim=True)) * q.shape[3] ** -0.5
             found[0][batch, head] = ds @ one[1]
-            found[1][batch, head // group] += ds.T @ one[0]
-            found[2][batch, head // group] += p.T @ one[3]
+            found[1][batch, kv_head] += ds.T @ one[0]
+            found[2][batch, kv_head] += p.T @ one[3]
     return found
 
 
 def kernel_medians(rules: dict[str, Callable[[], Any]], rounds: int = 4, calls: int = 8) -> dict[str, dict[str, float]]:
-    """Median us of each kernel, launched in alternating blocks so that all rules see the same clocks."""
+    """Median us of each kernel times how often a call launches it; in alternating blocks: the same clocks for all."""
     for run in [*rules.values()] * 10:
         run()
     times: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
@@ -70,7 +73,11 @@ def kernel_medians(rules: dict[str, Callable[[], Any]], rounds: int = 4, calls: 
             if "CUDA" in str(event.device_type):
                 short = event.name.removeprefix("kernel_cutlass_kernel_")[:44]
                 times[name][short].append(event.device_time)
-    return {name: {kernel: round(statistics.median(took), 1) for kernel, took in one.items()} for name, one in times.items()}
+    blocks = 2 * rounds * calls
+    return {
+        name: {kernel: round(statistics.median(took) * len(took) / blocks, 1) for kernel, took in one.items()}
+        for name, one in times.items()
+    }
 
 
 def cudnn(q: Any, k: Any, v: Any, grad: Any, causal: bool) -> Callable[[], Any]:
@@ -86,7 +93,7 @@ def cudnn(q: Any, k: Any, v: Any, grad: Any, causal: bool) -> Callable[[], Any]:
 
 def measure(batch: int, heads: int, kv_heads: int, length: int, dim: int, mask: str, replays: int) -> None:
     hooks, kernels = discover.module("attention.fa4.hooks"), discover.module("attention.fa4.kernels")
-    print(f"== B{batch} H{heads}/{kv_heads} S{length} D{dim} {mask}", flush=True)
+    say(f"== B{batch} H{heads}/{kv_heads} S{length} D{dim} {mask}")
     generator = torch.Generator(device="cuda").manual_seed(7)
     shapes = [(batch, count, length, dim) for count in (heads, kv_heads, kv_heads, heads)]
     q, k, v, grad = (torch.randn(shape, device="cuda", generator=generator).bfloat16() for shape in shapes)
@@ -101,10 +108,10 @@ def measure(batch: int, heads: int, kv_heads: int, length: int, dim: int, mask: 
 
     rules = {rule: backward(rule) for rule in probe.RULES}
     for rule, medians in kernel_medians(rules).items():
-        print(f"{rule:8} {sum(medians.values()):8.1f} us", medians, flush=True)
+        say(f"{rule:8} {sum(medians.values()):8.1f} us", medians)
     timed = [*((rule, both(rule)) for rule in probe.RULES), ("cudnn", cudnn(q, k, v, grad, options["causal"]))]
     taken = [(name, do_bench(run, rep=120, return_mode="median") * 1e3) for name, run in [*timed, *reversed(timed)]]
-    print("forward + backward, us:", [f"{name} {took:.1f}" for name, took in taken], flush=True)
+    say("forward + backward, us:", [f"{name} {took:.1f}" for name, took in taken])
     expected = reference(q, k, v, grad, options["causal"]) if length <= 4096 else []
     aside: list[float] = []
     plain = kernels.add_aside
@@ -114,15 +121,8 @@ def measure(batch: int, heads: int, kv_heads: int, length: int, dim: int, mask: 
         errors = [float((got.double() - right).norm() / right.norm()) for got, right in zip(first, expected, strict=False)]
         again = [run() for _ in range(replays)]
         differing = [sum(not torch.equal(a, b[place]) for b in again) for place, a in enumerate(first)]
-        print(
-            f"{rule:8} error",
-            [f"{error:.3e}" for error in errors],
-            f"differ of {replays}:",
-            differing,
-            "aside",
-            aside[:1],
-            flush=True,
-        )
+        shown = [f"{error:.3e}" for error in errors]
+        say(f"{rule:8} error {shown}, differ of {replays}: {differing}, aside {aside[:1]}")
     kernels.add_aside = plain
 
 
@@ -133,7 +133,7 @@ def main() -> int:
     given = parser.parse_args()
     asked = {"dim": 128, "heads": 1, "kv_heads": 1, "q_len": 1, "kv_len": 1, "causal": True, "window": None, "rule": "exact"}
     if reason := probe.unsupported("cuda", **asked):
-        print(reason, file=sys.stderr)
+        sys.stderr.write(reason + "\n")
         return 1
     for *numbers, mask in given.shape or SHAPES:
         measure(*map(int, numbers), mask, given.replays)
