@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from functools import lru_cache
+from typing import Any
 
 import torch
 
@@ -13,30 +14,39 @@ from .differentiable import attention
 from .fa4 import probe
 
 log = logging.getLogger(__name__)
-ORDER = ("fa4_exact", "triton_exact")  # fastest first
+ORDER = ("fa4_exact", "two_pass")  # fastest first
+NAMED = (*ORDER, "triton_exact")  # what a caller may name
 
 
 @lru_cache(maxsize=1024)
 def choose(
-    device: str, dim: int, heads: int, kv_heads: int, q_len: int, kv_len: int, causal: bool, window: int | None, dtype: str
-) -> str:
-    """Which of :data:`ORDER` takes such a call, logged once per shape. Raises ``NotImplementedError`` with every reason."""
-    shape = dict(dim=dim, heads=heads, kv_heads=kv_heads, q_len=q_len, kv_len=kv_len, causal=causal, window=window)
-    reasons = {
-        "fa4_exact": probe.unsupported(device, **shape, rule="exact"),  # type: ignore[arg-type]
-        "triton_exact": support.unsupported(device, **shape),  # type: ignore[arg-type]
-    }
-    if dtype != "bfloat16":
-        reasons["fa4_exact"] = reasons["fa4_exact"] or f"takes bfloat16, not {dtype}"
-    for name in ORDER:
-        if not reasons[name]:
-            passed_over = "; ".join(f"{other}: {reasons[other]}" for other in ORDER[: ORDER.index(name)])
-            log.info("attention %s on %s runs as %s%s", shape, device, name, f" ({passed_over})" if passed_over else "")
-            return name
-    raise NotImplementedError(
-        f"no deterministic attention for {shape} in {dtype} on {device}: "
-        + "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
+    device: str, dim: int, heads: int, kv_heads: int, q_len: int, kv_len: int, causal: bool, window: int | None, dtype: str,
+    only: str | None = None,
+) -> str:  # fmt: skip
+    """Which of :data:`ORDER`, or whether ``only``, takes such a call; logged once per shape.
+
+    Raises ``NotImplementedError`` with the reason of each that does not.
+    """
+    shape: dict[str, Any] = dict(
+        dim=dim, heads=heads, kv_heads=kv_heads, q_len=q_len, kv_len=kv_len, causal=causal, window=window
     )
+    reasons = {}
+    for name in (only,) if only else ORDER:
+        if name == "fa4_exact":
+            reason = probe.unsupported(device, **shape, rule="exact")
+            reason = reason or ("" if dtype == "bfloat16" else f"takes bfloat16, not {dtype}")
+        else:
+            reason = support.unsupported(device, **shape)
+        if not reason:
+            passed_over = f" ({_said(reasons)})" if reasons else ""
+            log.info("attention %s on %s runs as %s%s", shape, device, name, passed_over)
+            return name
+        reasons[name] = reason
+    raise NotImplementedError(f"no deterministic attention for {shape} in {dtype} on {device}: {_said(reasons)}")
+
+
+def _said(reasons: dict[str, str]) -> str:
+    return "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
 
 
 def sdpa(
@@ -55,7 +65,7 @@ def sdpa(
     q [B, Hq, Sq, D], k, v [B, Hkv, Sk, D], bf16 or f16, D 64 or 128; Hq ≠ Hkv needs ``enable_gqa``. ``scale`` None: D^−½.
     ``window``: with ``is_causal``, how many keys a query sees at most, itself included. The implementation is the first of
     :data:`ORDER` whose probe passes: :func:`choose` says which, and logs it. Different implementations have different bits:
-    name one in ``implementation`` where they must be equal across machines.
+    name one of :data:`NAMED` in ``implementation`` where they must be equal across machines.
 
     Raises ``NotImplementedError`` where none supports the call: nothing else is tried. Raises ``ValueError`` for shapes that
     don't fit each other, and for ``is_causal`` with Sq ≠ Sk: torch aligns such a mask at the top left, flash attention at the
@@ -76,8 +86,8 @@ def sdpa(
         raise ValueError(f"is_causal with {q_len} queries and {kv_len} keys: which corner the mask starts from is not said")
     if window is not None and not is_causal:
         raise ValueError("window needs is_causal=True")
-    if implementation is not None and implementation not in ORDER:
-        raise ValueError(f"implementation {implementation!r}: one of {', '.join(ORDER)}, or None")
+    if implementation is not None and implementation not in NAMED:
+        raise ValueError(f"implementation {implementation!r}: one of {', '.join(NAMED)}, or None")
     dtype = str(q.dtype).removeprefix("torch.")
-    engine = implementation or choose(str(q.device), dim, heads, kv_heads, q_len, kv_len, is_causal, window, dtype)
+    engine = choose(str(q.device), dim, heads, kv_heads, q_len, kv_len, is_causal, window, dtype, only=implementation)
     return attention(q, k, v, engine=engine, causal=is_causal, scale=dim**-0.5 if scale is None else scale, window=window)

@@ -168,6 +168,25 @@ def test_no_order_of_key_blocks_changes_a_bit_of_exact_dq_but_does_of_atomic_dq(
     assert any(not bytes_equal(atomic[0], other) for other in atomic[1:])  # rounded to 16 bits it shows in few elements
 
 
+def test_when_parts_are_added_does_not_change_a_bit(device, monkeypatch):
+    kernels = discover.module("attention.backward.kernels")
+    configured = kernels.config_for
+    given = problem(device, heads=2, q_len=40)
+    out, lse, survey = given.forward()
+    seen = []
+    for late in (0, 1):
+        monkeypatch.setattr(
+            kernels, "config_for", lambda *names, late=late: {**configured(*names), **_if_late(configured, names, late)}
+        )
+        seen.append(given.backward(out, lse, "exact", survey))
+
+    assert all(map(bytes_equal, *seen))
+
+
+def _if_late(configured, names, late):
+    return {"LATE": late} if "LATE" in configured(*names) else {}
+
+
 @pytest.mark.parametrize("rows", [16, 33])
 def test_padding_and_memory_left_by_others_do_not_show(rows, device, monkeypatch):
     given = problem(device, q_len=rows)

@@ -44,19 +44,27 @@ def test_what_was_passed_over_is_said_with_its_reason(dropin, monkeypatch, caplo
     with caplog.at_level(logging.INFO, logger=dropin.log.name):
         taken = dropin.choose(*CALL)
 
-    assert taken == "triton_exact"
+    assert taken == "two_pass"
     assert "fa4_exact: needs flash-attn-4" in caplog.text
 
 
+def test_what_the_caller_names_is_taken_or_refused_never_replaced(dropin, monkeypatch):
+    assert dropin.choose(*CALL, only="triton_exact") == "triton_exact"
+
+    monkeypatch.setattr(dropin.probe, "unsupported", lambda *_, **__: "needs flash-attn-4")
+    with pytest.raises(NotImplementedError, match="fa4_exact: needs flash-attn-4$"):
+        dropin.choose(*CALL, only="fa4_exact")
+
+
 def test_f16_passes_over_flash_attn_4(dropin):
-    assert dropin.choose(*CALL[:-1], "float16") == "triton_exact"
+    assert dropin.choose(*CALL[:-1], "float16") == "two_pass"
 
 
 def test_where_nothing_runs_every_reason_is_named(dropin, monkeypatch):
     monkeypatch.setattr(dropin.probe, "unsupported", lambda *_, **__: "no package")
     monkeypatch.setattr(dropin.support, "unsupported", lambda *_, **__: "head dimension 96")
 
-    with pytest.raises(NotImplementedError, match="fa4_exact: no package; triton_exact: head dimension 96"):
+    with pytest.raises(NotImplementedError, match="fa4_exact: no package; two_pass: head dimension 96"):
         dropin.choose(*CALL)
 
 
@@ -75,7 +83,7 @@ def test_without_a_gpu_it_raises(device):
         (ValueError, "need enable_gqa", {"heads": 2}, {}),
         (ValueError, "which corner", {"kv_len": 50}, {"is_causal": True}),
         (ValueError, "window needs is_causal", {}, {"window": 4}),
-        (ValueError, "one of fa4_exact, triton_exact", {}, {"implementation": "cudnn"}),
+        (ValueError, "one of fa4_exact, two_pass, triton_exact", {}, {"implementation": "cudnn"}),
     ],
 )
 def test_calls_that_say_too_little_or_contradict_themselves_are_refused(error, words, change, options):
@@ -97,11 +105,12 @@ def test_shapes_and_dtypes_that_do_not_fit_are_refused_by_name():
         sdpa(q.float(), k.float(), v.float())
 
 
-def test_it_is_attention_with_its_gradients(dropin, device):
+@pytest.mark.parametrize("name", ["two_pass", "triton_exact"])
+def test_it_is_attention_with_its_gradients(name, dropin, device):
     given = problem(device, heads=2, kv_heads=1, q_len=20)
     wanted = [one.requires_grad_() for one in given[:3]]
 
-    out = discover.module("attention").sdpa(*wanted, is_causal=True, enable_gqa=True, implementation="triton_exact")
+    out = discover.module("attention").sdpa(*wanted, is_causal=True, enable_gqa=True, implementation=name)
     actual = torch.autograd.grad(out, wanted, given.grad_out)
 
     expected_out, _, *gradients = given._replace(q=given.q.detach(), k=given.k.detach(), v=given.v.detach()).exact()

@@ -168,9 +168,9 @@ for one in (both, backward):
     one.stock_deterministic("torch_flash_ordered", supports=_flash_supports)(torch_flash)
     one.contender("torch_flash", supports=_flash_supports)(torch_flash)
     triton = {"backend": "triton", "supports": _triton_supports}
-    one.champion("triton_exact", **triton, workspace=_triton_workspace(True))(_engine("triton_exact"))
+    one.champion("two_pass", **triton, workspace=_triton_workspace(False))(_engine("two_pass"))  # in Triton the faster one
+    one.candidate("triton_exact", **triton, workspace=_triton_workspace(True))(_engine("triton_exact"))
     one.contender("triton_atomic", **triton, workspace=_triton_workspace(True))(_engine("triton_atomic"))
-    one.candidate("two_pass", **triton, workspace=_triton_workspace(False))(_engine("two_pass"))
     one.contender("fa4", **_flash4("atomic"))(_engine("fa4"))
     one.candidate("fa4_ordered", **_flash4("ordered"))(_engine("fa4_ordered"))
     one.candidate("fa4_exact", **_flash4("exact"))(_engine("fa4_exact"))
