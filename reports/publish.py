@@ -3,8 +3,9 @@
 python reports/publish.py RUN reports/h200/TOPIC
 
 The traces are the first block's: of ops the first ten instances of each range, of a program two steps of its steady window.
-Nothing of the environment is in them. Of a program that wrote one, the kernels of each arm are published too. Logs stay out;
-a path of the machine in what would be published is an error.
+Nothing of the environment is in them. result.json keeps every sample; of a program it loses the timelines of ranges with many
+operations (a step has hundreds, and layers and ops repeat them): the traces hold them. The kernels.json of a program's arms is
+published too, where it wrote one. Logs stay out; a path of the machine in what would be published is an error.
 """
 
 from __future__ import annotations
@@ -16,10 +17,15 @@ import shutil
 import sqlite3
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
+
+from perfgate.model import Comparison
+from perfgate.render.json import dumps, loads
 
 INSTANCES = 10
 STEPS = 2
+SHOWN = 40
 FILES = ("result.json", "leaderboard.csv", "run.json")
 DEVICE_TABLES = ("CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_MEMCPY", "CUPTI_ACTIVITY_KIND_MEMSET")
 INTERPRETER = re.compile(r"/[\w./+-]*/(python)[\d.]*(?![\w./-])")
@@ -61,6 +67,8 @@ def publish(run: Path, target: Path) -> None:
     for name in FILES:
         (target / name).write_text(INTERPRETER.sub(r"\1", (run / name).read_text()))
     program = json.loads((run / "result.json").read_text()).get("program")
+    if program:
+        (target / "result.json").write_text(without_long_timelines((target / "result.json").read_text()))
     arms = [one["arm"] for one in program["arms"]] if program else ["default", "deterministic"]
     first = program["window"][0] if program else 0
     for arm in arms:
@@ -75,6 +83,20 @@ def publish(run: Path, target: Path) -> None:
     told = sorted({f"{file.name}: {path}" for file in target.glob("*.*") for path in _paths(file)})
     if told:
         raise SystemExit("paths of this machine would be published: " + "; ".join(told))
+
+
+def without_long_timelines(text: str) -> str:
+    """``result.json`` in which no comparison has a timeline of more than :data:`SHOWN` operations."""
+    result = loads(text)
+    return dumps(replace(result, comparisons=tuple(_shortened(one) for one in result.comparisons)))
+
+
+def _shortened(comparison: Comparison) -> Comparison:
+    sides = [side for side in (comparison.default, comparison.deterministic) if side is not None]
+    if all(len(side.timeline) <= SHOWN for side in sides):
+        return comparison
+    default, other = (side and replace(side, timeline=()) for side in (comparison.default, comparison.deterministic))
+    return replace(comparison, default=default, deterministic=other)
 
 
 def _kernels(run: Path, arm: str) -> list[Path]:
