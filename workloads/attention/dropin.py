@@ -30,7 +30,7 @@ def choose(
     shape: dict[str, Any] = dict(
         dim=dim, heads=heads, kv_heads=kv_heads, q_len=q_len, kv_len=kv_len, causal=causal, window=window
     )
-    reasons = {}
+    reasons: dict[str, str] = {}
     for name in (only,) if only else ORDER:
         if name == "fa4_exact":
             reason = probe.unsupported(device, **shape, rule="exact")

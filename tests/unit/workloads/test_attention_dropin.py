@@ -52,7 +52,7 @@ def test_what_the_caller_names_is_taken_or_refused_never_replaced(dropin, monkey
     assert dropin.choose(*CALL, only="triton_exact") == "triton_exact"
 
     monkeypatch.setattr(dropin.probe, "unsupported", lambda *_, **__: "needs flash-attn-4")
-    with pytest.raises(NotImplementedError, match="fa4_exact: needs flash-attn-4$"):
+    with pytest.raises(NotImplementedError, match=r"fa4_exact: needs flash-attn-4$"):
         dropin.choose(*CALL, only="fa4_exact")
 
 
