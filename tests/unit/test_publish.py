@@ -3,11 +3,15 @@
 import importlib.util
 import json
 import sqlite3
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-SPEC = importlib.util.spec_from_file_location("publish", Path(__file__).resolve().parents[2] / "reports" / "publish.py")
+from perfgate.render.json import dumps, loads
+
+ROOT = Path(__file__).resolve().parents[2]
+SPEC = importlib.util.spec_from_file_location("publish", ROOT / "reports" / "publish.py")
 publish = importlib.util.module_from_spec(SPEC)
 SPEC.loader.exec_module(publish)
 
@@ -67,3 +71,17 @@ def test_interpreters_lose_their_place_and_other_paths_are_found():
         r"\1", text
     )
     assert ["/tmp/run"] == publish.PATH.findall(publish.INTERPRETER.sub(r"\1", text))
+
+
+def test_a_programs_long_timelines_stay_out_and_its_samples_stay():
+    stored = loads((ROOT / "reports" / "h200" / "recipes" / "dense" / "result.json").read_text())
+    step, other = stored.comparisons[:2]
+    drawn = {length: tuple(("kernel", at, at + 1) for at in range(length)) for length in (publish.SHOWN, publish.SHOWN + 1)}
+    short = replace(step, default=replace(step.default, timeline=drawn[publish.SHOWN]))
+    long = replace(other, default=replace(other.default, timeline=drawn[publish.SHOWN + 1]))
+    result = replace(stored, comparisons=(short, long))
+
+    published = loads(publish.without_long_timelines(dumps(result)))
+
+    assert result.comparisons[0] == published.comparisons[0]
+    assert replace(long, default=other.default) == published.comparisons[1]
