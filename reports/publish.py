@@ -57,11 +57,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Publish a run directory.")
     parser.add_argument("run", type=Path)
     parser.add_argument("target", type=Path)
+    parser.add_argument("--instances", type=int, default=INSTANCES, help="of each range in the published traces")
     given = parser.parse_args()
-    publish(given.run, given.target)
+    publish(given.run, given.target, given.instances)
 
 
-def publish(run: Path, target: Path) -> None:
+def publish(run: Path, target: Path, instances: int = INSTANCES) -> None:
     """Writes what is published of ``run`` into ``target``; ``SystemExit`` where it would hold a path of this machine."""
     target.mkdir(parents=True, exist_ok=True)
     for name in FILES:
@@ -74,7 +75,7 @@ def publish(run: Path, target: Path) -> None:
     for arm in arms:
         captures = sorted(run.glob(f"captures/time-b00-[0-9]-{arm}"))
         for capture in captures[:1] if program else captures:
-            window = ("perfgate.user", "step", first, first + STEPS) if program else ("perfgate", "", 0, INSTANCES)
+            window = ("perfgate.user", "step", first, first + STEPS) if program else ("perfgate", "", 0, instances)
             thin(capture / "trace.sqlite", target / f"trace-{arm}.sqlite", *window)
     kernels = {arm: json.loads(file.read_text()) for arm in arms for file in _kernels(run, arm)}
     if kernels:
