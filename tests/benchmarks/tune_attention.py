@@ -1,10 +1,10 @@
 """Times the launch configurations of attention's kernels and checks every one against float64.
 
-    python -m tests.benchmarks.tune_attention                  # head dimensions 128 and 64, every kernel; prints, writes nothing
+    python -m tests.benchmarks.tune_attention    # both head dimensions, every kernel; prints, writes nothing
     python -m tests.benchmarks.tune_attention --dim 128 --kernel attention.backward_keys
 
-Choosing stays by hand: a faster row goes into ``workloads/blocks/configs.json`` and is reviewed, because it may mean new bits of
-dK and dV. Medians of triton.testing.do_bench at B2 H16 S4096, causal, bf16; errors at two small shapes with odd edges.
+Choosing stays by hand: a faster row goes into ``workloads/blocks/configs.json`` and is reviewed, because it may mean new bits
+of dK and dV. Medians of triton.testing.do_bench at B2 H16 S4096, causal, bf16; errors at two small shapes with odd edges.
 """
 
 from __future__ import annotations
