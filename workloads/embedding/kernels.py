@@ -43,11 +43,15 @@ def add_atomically(grad: torch.Tensor, ids: torch.Tensor, bins: int, first: int,
 
 class _Lookup(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, weight: torch.Tensor, ids: torch.Tensor, first: int, padding: int, backward: Backward) -> Any:
-        foreign = (ids < first) | (ids >= first + weight.shape[0])
+    def forward(
+        ctx: Any, weight: torch.Tensor, ids: torch.Tensor, first: int | None, padding: int, backward: Backward
+    ) -> torch.Tensor:
         ctx.save_for_backward(ids)
-        ctx.options = (weight.shape[0], first, padding)
+        ctx.options = (weight.shape[0], first or 0, padding)
         ctx.sum = backward
+        if first is None:
+            return F.embedding(ids, weight)
+        foreign = (ids < first) | (ids >= first + weight.shape[0])
         return F.embedding((ids - first).masked_fill(foreign, 0), weight).masked_fill(foreign[..., None], 0.0)
 
     @staticmethod
@@ -60,12 +64,13 @@ class _Lookup(torch.autograd.Function):
 
 
 def embedding(
-    weight: torch.Tensor, ids: torch.Tensor, first: int = 0, padding: int = -1, backward: Backward = fold_sorted
+    weight: torch.Tensor, ids: torch.Tensor, first: int | None = None, padding: int = -1, backward: Backward = fold_sorted
 ) -> torch.Tensor:
-    """Rows ``weight[ids − first]`` of a table or of a vocabulary shard, differentiable in ``weight`` [V, D].
+    """Rows ``weight[ids]`` of a table, or ``weight[ids − first]`` of a vocabulary shard, differentiable in ``weight`` [V, D].
 
-    ``ids`` of any shape (int32 or int64). Ids outside ``first`` .. ``first + V − 1`` give zero rows and no gradient: they are
-    dropped before the sort, not collapsed onto row 0. ``padding`` looks up its row but has no gradient. ``backward`` sums the
+    ``ids`` of any shape (int32 or int64). Of a table (``first`` is ``None``) all ids must be its own, as F.embedding demands. Of a
+    shard, ids outside ``first`` .. ``first + V − 1`` give zero rows and no gradient: they are dropped before the sort, not
+    collapsed onto row 0. ``padding`` looks up its row but has no gradient. ``backward`` sums the
     gradient. Raises ``ValueError`` or ``TypeError`` for inputs that don't fit.
     """
     checks.require_shape("weight", weight, (None, None))

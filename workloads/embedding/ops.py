@@ -41,23 +41,26 @@ op.suites(typical=("hot",), pr=("typical",))
 
 @op.inputs
 def inputs(case: Case, device: str, generator: Any) -> dict[str, Any]:
-    """Weight [vocab, width] bf16 and ids [count] int64; of a shard, ids of the whole vocabulary."""
+    """Weight [vocab, width] bf16 and ids [count] int64; of a shard, ids of the whole vocabulary and its ``first`` one."""
     import torch
 
     ids = make_ids(case.get("ids", "random"), case.count, case.get("whole", case.vocab), device, generator)
     if case.get("padded"):
         ids = ids.masked_fill(torch.rand(ids.shape, device=device, generator=generator) < case.padded, case.padding)
     weight = torch.randn(case.vocab, case.width, device=device, generator=generator).to(torch.bfloat16)
-    return {"weight": weight, "ids": ids, "first": case.get("first", 0), "padding": case.get("padding", -1)}
+    return {"weight": weight, "ids": ids, "first": case.get("first"), "padding": case.get("padding", -1)}
 
 
 @op.reference
 def reference(x: dict[str, Any]) -> Any:
     """Plain indexing; padding and other shards' ids are cut out of the graph."""
-    local, weight = x["ids"] - x["first"], x["weight"]
-    foreign = (local < 0) | (local >= weight.shape[0])
-    rows = weight[local.masked_fill(foreign, 0)].masked_fill(foreign[:, None], 0.0)
-    return rows.detach().where((x["ids"] == x["padding"])[:, None], rows)
+    local, weight = x["ids"] - (x["first"] or 0), x["weight"]
+    if x["first"] is None:
+        rows = weight[local]
+    else:
+        foreign = (local < 0) | (local >= weight.shape[0])
+        rows = weight[local.masked_fill(foreign, 0)].masked_fill(foreign[..., None], 0.0)
+    return rows.detach().where((x["ids"] == x["padding"])[..., None], rows) if x["padding"] >= 0 else rows
 
 
 @op.default("torch.embedding")
@@ -65,11 +68,11 @@ def embedding(x: dict[str, Any]) -> Any:
     """Whole table: F.embedding. Shard: what vocabulary-parallel layers do, other ids looked up in row 0 and masked out."""
     import torch.nn.functional as F  # noqa: N812
 
-    if x["padding"] >= 0:
-        return F.embedding(x["ids"], x["weight"], padding_idx=x["padding"])
+    if x["first"] is None:
+        return F.embedding(x["ids"], x["weight"], padding_idx=x["padding"] if x["padding"] >= 0 else None)
     local = x["ids"] - x["first"]
     foreign = (local < 0) | (local >= x["weight"].shape[0])
-    return F.embedding(local.masked_fill(foreign, 0), x["weight"]).masked_fill(foreign[:, None], 0.0)
+    return F.embedding(local.masked_fill(foreign, 0), x["weight"]).masked_fill(foreign[..., None], 0.0)
 
 
 @op.stock_deterministic("torch.embedding.deterministic")

@@ -31,7 +31,7 @@ def _all_of(op: Any, adapted: Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 def _lookup(run: Callable[..., Any]) -> Callable[[Tensor, Tensor], Tensor]:
-    return lambda weight, ids: run({"weight": weight, "ids": ids, "first": 0, "padding": -1})
+    return lambda weight, ids: run({"weight": weight, "ids": ids, "first": None, "padding": -1})
 
 
 def _choose(run: Callable[..., Any]) -> Callable[[Tensor, int], tuple[Tensor, Tensor]]:
