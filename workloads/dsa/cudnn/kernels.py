@@ -12,12 +12,13 @@ import triton
 import triton.language as tl
 
 from . import shape
-from .quantum import FEW_QUANTA, MARGIN, MOST_EXPONENT, MOST_UNITS, PRIOR
+from .quantum import FEW_QUANTA, LITTLE_USED, MARGIN, MOST_EXPONENT, MOST_UNITS, PRIOR
 
 LOG2_E = tl.constexpr(1.4426950408889634)
 HIGHEST = tl.constexpr(MOST_EXPONENT)
 PROVEN = tl.constexpr(MOST_UNITS)
-COARSE = tl.constexpr(FEW_QUANTA)
+FEW = tl.constexpr(FEW_QUANTA)
+ROOM = tl.constexpr(LITTLE_USED)
 SECOND_RUN_PROGRAMS = 512  # most often they have nothing to do
 LINE = 1024  # elements that one program of the fold takes
 
@@ -46,13 +47,12 @@ def _choose(sampled, hits, reach, every, tiles, rows, SHARE: tl.constexpr, GUESS
     """Turns each row's count into its constant C, in place (``quantum.exponent_for``), and leaves the ``hits`` expected."""
     row = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     count = tl.load(sampled + row, mask=row < rows, other=0)
-    count = (count + GUESS) * every * tiles
-    expected = count.to(tl.float32) * (tl.load(reach) / SHARE)
+    expected = ((count + GUESS) * every * tiles).to(tl.float32) * (tl.load(reach) / SHARE)
     known = (expected > 0) & (expected < float("inf"))
     exponent = ((expected.to(tl.int32, bitcast=True) >> 23) & 0xFF) - 23
     exponent = tl.where(known, tl.minimum(tl.maximum(exponent, 1), HIGHEST), 1)
     tl.store(sampled + row, _bias(exponent).to(tl.int32, bitcast=True), mask=row < rows)
-    tl.store(hits + row, count, mask=row < rows)
+    tl.store(hits + row, tl.maximum(count * every, 1) * tiles, mask=row < rows)
 
 
 @triton.jit
@@ -63,7 +63,8 @@ def _judge(units, hits, sums, failed, rows, DIM: tl.constexpr, WIDTH: tl.constex
     """
     row = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     unit = tl.load(units + row, mask=row < rows, other=0)
-    coarse = (unit > 0) & (unit < tl.load(hits + row, mask=row < rows, other=0).to(tl.int64) * COARSE)
+    few = tl.minimum(tl.load(hits + row, mask=row < rows, other=0).to(tl.int64) * FEW, ROOM)
+    coarse = (unit > 0) & (unit < few)
     bad = (unit > PROVEN) | coarse
     tl.store(units + row, -1, mask=coarse)
     tl.store(hits + row, 0, mask=row < rows)
@@ -118,57 +119,69 @@ def _constant_again(counts, largest, units, constants, row, valid):
 
 
 @triton.jit
+def _marked(topk, units, query, begin, last, keys, chosen, BLOCK: tl.constexpr):
+    """The rows of BLOCK entries of a query, and which of them :func:`_judge` cleared."""
+    entry = begin + tl.arange(0, BLOCK)
+    row = tl.load(topk + query * chosen + entry, mask=entry < last, other=-1).to(tl.int64)
+    valid = (row >= 0) & (row < keys)
+    unit = tl.load(units + row, mask=valid, other=0)
+    return row, valid & ((unit > PROVEN) | (unit < 0))
+
+
+@triton.jit
 def _again(
     q, kv, topk, lengths, out, dout, lse, constants, units, failed, counts, largest, sums,
     queries, tiles, heads, keys, chosen, programs, scale,
     LENGTHS: tl.constexpr, SURVEY: tl.constexpr, DIM: tl.constexpr, DIM_V: tl.constexpr,
-    WIDTH: tl.constexpr, HEADS: tl.constexpr, BLOCK: tl.constexpr,
+    WIDTH: tl.constexpr, HEADS: tl.constexpr, BLOCK: tl.constexpr, SCAN: tl.constexpr,
 ):  # fmt: skip
     """The second run, only for rows that :func:`_judge` cleared; returns at once where there are none.
 
     SURVEY: counts each such row's contributions and takes their largest finite magnitude. Otherwise adds them, rounded to the
-    quantum that follows from both. Columns go where the stock accumulator keeps them (``shape.place_of``).
+    quantum that follows from both. A query without such a row costs one look at its indices. Columns go where the stock
+    accumulator keeps them (``shape.place_of``).
     """
     todo = tl.where(tl.load(failed) > 0, queries * tiles, 0)
     inside = tl.arange(0, WIDTH)
     permuted = inside // 16 * 16 + inside % 8 // 2 * 4 + inside % 16 // 8 * 2 + inside % 2
     for item in range(tl.program_id(0), todo, programs):
         query = tl.cast(item // tiles, tl.int64)
-        first = query * heads + item % tiles * HEADS
-        count = tl.minimum(heads - item % tiles * HEADS, HEADS)
-        level = tl.load(lse + first + tl.arange(0, HEADS), mask=tl.arange(0, HEADS) < count, other=float("inf"))
-        delta = tl.zeros((HEADS,), dtype=tl.float32)
-        for start in range(0, DIM_V, WIDTH):
-            product = _part(out, first, count, DIM_V, start, WIDTH, HEADS).to(tl.float32)
-            delta += tl.sum(product * _part(dout, first, count, DIM_V, start, WIDTH, HEADS).to(tl.float32), axis=1)
         last = chosen
         if LENGTHS:
             last = tl.minimum(tl.load(lengths + query), chosen)
-        for begin in range(0, last, BLOCK):
-            entry = begin + tl.arange(0, BLOCK)
-            row = tl.load(topk + query * chosen + entry, mask=entry < last, other=-1).to(tl.int64)
-            valid = (row >= 0) & (row < keys)
-            unit = tl.load(units + row, mask=valid, other=0)
-            valid = valid & ((unit > PROVEN) | (unit < 0))
-            if tl.max(valid.to(tl.int32), axis=0) > 0:
-                p, ds = _probabilities(
-                    q, kv, dout, level, delta, row, valid, first, count, scale, DIM, DIM_V, WIDTH, HEADS, BLOCK
-                )  # fmt: skip
-                c = _constant_again(counts, largest, units, constants, row, valid)[:, None]
-                top = tl.zeros((BLOCK,), dtype=tl.int32)
-                for start in range(0, DIM, WIDTH):
-                    x = tl.dot(ds, _part(q, first, count, DIM, start, WIDTH, HEADS))
-                    if start < DIM_V:
-                        x += tl.dot(p, _part(dout, first, count, DIM_V, start, WIDTH, HEADS))
+        found = 0
+        for begin in range(0, last, SCAN):
+            _, scanned = _marked(topk, units, query, begin, last, keys, chosen, SCAN)
+            found += tl.max(scanned.to(tl.int32), axis=0)
+        if found > 0:
+            first = query * heads + item % tiles * HEADS
+            count = tl.minimum(heads - item % tiles * HEADS, HEADS)
+            level = tl.load(lse + first + tl.arange(0, HEADS), mask=tl.arange(0, HEADS) < count, other=float("inf"))
+            delta = tl.zeros((HEADS,), dtype=tl.float32)
+            for start in range(0, DIM_V, WIDTH):
+                product = _part(out, first, count, DIM_V, start, WIDTH, HEADS).to(tl.float32)
+                delta += tl.sum(product * _part(dout, first, count, DIM_V, start, WIDTH, HEADS).to(tl.float32), axis=1)
+            for begin in range(0, last, BLOCK):
+                row, valid = _marked(topk, units, query, begin, last, keys, chosen, BLOCK)
+                if tl.max(valid.to(tl.int32), axis=0) > 0:
+                    p, ds = _probabilities(
+                        q, kv, dout, level, delta, row, valid, first, count, scale, DIM, DIM_V, WIDTH, HEADS, BLOCK
+                    )
+                    c = _constant_again(counts, largest, units, constants, row, valid)[:, None]
+                    top = tl.zeros((BLOCK,), dtype=tl.int32)
+                    for start in range(0, DIM, WIDTH):
+                        x = tl.dot(ds, _part(q, first, count, DIM, start, WIDTH, HEADS))
+                        if start < DIM_V:
+                            x += tl.dot(p, _part(dout, first, count, DIM_V, start, WIDTH, HEADS))
+                        if SURVEY:
+                            magnitude = x.to(tl.int32, bitcast=True) & 0x7FFFFFFF
+                            top = tl.maximum(top, tl.max(tl.where(magnitude < 0x7F800000, magnitude, 0), axis=1))
+                        else:
+                            place = sums + row[:, None] * DIM + start + permuted[None, :]
+                            tl.atomic_add(place, (x + c) - c, mask=valid[:, None], sem="relaxed")
                     if SURVEY:
-                        magnitude = x.to(tl.int32, bitcast=True) & 0x7FFFFFFF
-                        top = tl.maximum(top, tl.max(tl.where(magnitude < 0x7F800000, magnitude, 0), axis=1))
-                    else:
-                        place = sums + row[:, None] * DIM + start + permuted[None, :]
-                        tl.atomic_add(place, (x + c) - c, mask=valid[:, None], sem="relaxed")
-                if SURVEY:
-                    tl.atomic_add(counts + row, 1, mask=valid, sem="relaxed")
-                    tl.atomic_max(largest + row, top, mask=valid, sem="relaxed")
+                        tl.atomic_add(counts + row, 1, mask=valid, sem="relaxed")
+                        tl.atomic_max(largest + row, top, mask=valid, sem="relaxed")
 
 
 @triton.jit
@@ -240,7 +253,7 @@ def add_again(
             done.constants, done.units, done.failed, done.counts, done.largest, done.sums,
             queries, tiles, heads, kv.shape[0], topk.shape[1], programs, scale,
             LENGTHS=topk_length is not None, SURVEY=survey, DIM=dim, DIM_V=out.shape[2],
-            WIDTH=64, HEADS=shape.BLOCK, BLOCK=16,
+            WIDTH=64, HEADS=shape.BLOCK, BLOCK=16, SCAN=1024,
         )  # fmt: skip
 
 

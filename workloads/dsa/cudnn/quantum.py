@@ -8,8 +8,8 @@ row's quantum q = 2^(e − 127) by ``(x + C) − C`` with C = 1.5·2²³·q, exa
 * The certificate is the proof (:func:`units`): each CTA adds, as an integer, ⌈its largest |x| of that row / q⌉. If the sum is
   at most 2²⁴, then in every column Σ|x rounded| ≤ 2²⁴·q: every partial sum in every order is an f32, and no addition rounds.
 * A row that fails is cleared and summed again with a quantum from its own count and maximum (:func:`exponent_again`), which
-  always suffices. So is a row whose contributions measure fewer than FEW_QUANTA in the mean: a ``reach`` far too large costs
-  time, not accuracy. The decision is taken on the device, from sums of integers.
+  always suffices. So is a row whose contributions measure fewer than FEW_QUANTA in the mean although there was room: a
+  ``reach`` far too large costs time, not accuracy. The decision is taken on the device, from sums of integers.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ MARGIN = (
 )
 FAILS = 2**25  # what a contribution beyond 2^22 quanta adds: the certificate fails for sure
 MOST_COUNTED = 2.0**40
-FEW_QUANTA = 8  # a mean of fewer per hit leaves a row with errors of a tenth of its own size: summed again
+FEW_QUANTA = 64  # a mean of fewer per expected hit leaves errors of more than a hundredth of the row's own size ...
+LITTLE_USED = 2**18  # ... and where the certificate is below this, a quantum 32 times finer has room: summed again
 
 
 def f32(value: float) -> float:

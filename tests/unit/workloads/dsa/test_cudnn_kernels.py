@@ -103,7 +103,7 @@ def test_every_row_gets_the_constant_of_its_hits(reach, lengths, device):
     hits = torch.bincount(rows[rows >= 0], minlength=128)
     wanted = [quantum().bias(quantum().exponent_for(int(n), 1, quantum().f32(reach), 2)) for n in hits]
     assert wanted == tables.constants.view(torch.float32).tolist()
-    assert ((hits + quantum().PRIOR) * 2).tolist() == tables.counts.tolist()
+    assert (hits.clamp(min=1) * 2).tolist() == tables.counts.tolist()
 
 
 def test_only_one_query_in_every_so_many_is_counted(device, monkeypatch):
@@ -139,14 +139,16 @@ def test_a_row_whose_quantum_was_far_too_coarse_is_cleared_and_marked(device):
     tables = kernels().tables(inside, KEYS, DIM)
     tables.sums.fill_(1.0)
     tables.counts.fill_(100)
-    tables.units.fill_(8 * 100)
-    tables.units[5] = 8 * 100 - 1
+    tables.counts[7] = 2**20
+    tables.units.fill_(64 * 100)
+    tables.units[5] = 64 * 100 - 1
     tables.units[6] = 0
+    tables.units[7] = 2**18  # many hits, few quanta each: no finer quantum would hold them
 
     kernels().judge(tables, DIM)
 
     assert [5] == (tables.sums.view(-1, DIM) == 0).all(dim=1).nonzero().flatten().tolist()
-    assert [-1, 0, 800] == tables.units[5:8].tolist()
+    assert [-1, 0, 2**18] == tables.units[5:8].tolist()
     assert 1 == int(tables.failed)
     assert (tables.counts == 0).all()
 
