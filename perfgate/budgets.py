@@ -224,7 +224,7 @@ class Budgets:
         entry = self._entry(range_)
         place = self.file if entry is None else f"{self.file}:{self.line(entry)}"
         why = "has no budget" if entry is None else f"has only one that expired on {entry.expires}"
-        text = f"{place}: {range_} was measured but {why}, and [defaults] sets no overhead"
+        text = f"{place}: {range_} {why}, and [defaults] sets no overhead"
         return Reason("NOT_BUDGETED", text, "`perfgate budget suggest RUN` writes one")
 
     def _outdated(self, entry: Entry, run: Sequence[str]) -> Reason | None:

@@ -103,7 +103,7 @@ def test_dry_run_lists_what_would_run_and_runs_nothing(tmp_path):
         (
             '[[budget]]\nrange = "moe/combine:*:fwd"\noverhead = "5%"\n',
             5,
-            "segment/index_add:smoke:fwd was measured but has no budget",
+            "segment/index_add:smoke:fwd has no budget",
         ),
     ],
 )

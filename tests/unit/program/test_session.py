@@ -88,7 +88,7 @@ def test_a_judged_range_without_a_budget_is_no_pass_and_says_what_to_write(gate)
     result = gate(Launched(arms(**WITHIN)), BUDGETS.replace('overhead = "15%"', ""), match="layer").run()
 
     assert 5 == result.verdict.exit_code
-    assert "layer:: was measured but has no budget" in told(result, "NOT_BUDGETED")[0].text
+    assert "layer:: has no budget" in told(result, "NOT_BUDGETED")[0].text
     assert '[[budget]] with range = "NAME"' in told(result, "NOT_BUDGETED")[0].next
 
 
