@@ -63,14 +63,14 @@ def memory_reason(one: Comparison, budget: BudgetRef, *, demanded: bool) -> Reas
     return Reason("MEMORY_OVER_BUDGET", text, "shrink the workspace, or raise memory there with a reason")
 
 
-def kernels_reason(one: Comparison, *, racy: bool) -> Reason | None:
-    """NO_EFFECT for a ``racy`` op whose arms launched the same kernels, SAME_KERNELS for another; never with metric host."""
+def kernels_reason(one: Comparison) -> Reason | None:
+    """NO_EFFECT for a racy op whose arms launched the same kernels, SAME_KERNELS for another; never with metric host."""
     if one.metric == "host" or one.default is None or one.deterministic is None:
         return None
     lists = [{sample.kernels for sample in figures.samples if sample.busy_ns} for figures in (one.default, one.deterministic)]
     if lists[0] != lists[1] or len(lists[0]) != 1 or lists[0] <= {"", "mixed"}:
         return None
-    if not racy:
+    if not one.racy:
         return Reason("SAME_KERNELS", f"{one.implementation} launches the same kernels as {one.default.implementation}")
     text = f"{one.op} is declared racy, but {one.implementation} launched exactly the default's kernels: the mode had no effect"
     return Reason("NO_EFFECT", text, "check that the implementation really takes another path, or clear racy= if it is not")

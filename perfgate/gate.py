@@ -91,22 +91,29 @@ def check(run_: Path, *, thresholds: str = "", on_inconclusive: str = "fail", wo
 def judged_again(
     stored: GateResult, *, thresholds: str = "", on_inconclusive: str = "fail", workloads: Sequence[str] = ()
 ) -> GateResult:
-    """``stored`` with the verdict that its samples give against the budgets as they stand now."""
+    """``stored`` with the verdict that its samples give against the budgets as they stand now.
+
+    A program is judged by the file that judged it in its run, where that is still there and ``thresholds`` names no other.
+    """
     planned = stored.run.looks
     card = card_of(stored.environment)
     if stored.program is not None:
         card = "program on a cpu" if card == "cpu" else "program"
+        thresholds = thresholds or _budgets_of_the_run(stored)
     budgets = budgets_of(card, thresholds)
     registry = load_ops(workloads)
+    racy = {op.name for op in registry if op.racy}
     measured = {one.range for one in stored.comparisons if one.judged or stored.program is None}
     told_by_budgets = ("UNMATCHED_BUDGET", "NOT_BUDGETED", "EXPIRED_BUDGET", "PROVISIONAL_BUDGET")
     kept = tuple(one for one in stored.findings if one.code not in told_by_budgets)
     known = {*ranges_of(registry), *(one.range for one in stored.comparisons)}
-    findings = (*kept, *budgets.findings(known, measured))
+    found = budgets.findings(known, measured)
+    if stored.program is not None and all(one.metric == "step_wall" for one in stored.comparisons):
+        found = tuple(one for one in found if one.code != "UNMATCHED_BUDGET")  # no range was measured: --profiled-blocks 0
+    findings = (*kept, *found)
     again = judge(
-        [replace(one, status="invalid", reasons=()) for one in stored.comparisons],
+        [replace(one, status="invalid", reasons=(), racy=one.racy or one.op in racy) for one in stored.comparisons],
         budgets,
-        racy_ops={op.name for op in registry if op.racy} | {one.op for one in stored.comparisons if one.racy},
         looks=Looks.plan(planned[0], planned[-1]) if planned else None,
         family=len(stored.run.planned),
         foreign=stored.program is not None,
@@ -117,6 +124,12 @@ def judged_again(
         findings=findings,
         verdict=verdict(again, findings, complete=stored.run.complete, on_inconclusive=on_inconclusive, exempt=stored.exempt),
     )
+
+
+def _budgets_of_the_run(stored: GateResult) -> str:
+    file = next((one.budget.file for one in stored.comparisons if one.budget is not None), "")
+    places = (bundled_folder("thresholds").parent / file, Path(file))
+    return next((str(place) for place in places if file and place.is_file()), "")
 
 
 @dataclass(frozen=True)

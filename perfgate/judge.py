@@ -7,7 +7,7 @@ again gives what the run itself gave. The decision rule is :mod:`perfgate.sequen
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import get_args
 
@@ -39,7 +39,6 @@ def judge(
     comparisons: Sequence[Comparison],
     budgets: Budgets,
     *,
-    racy_ops: Collection[str] = (),
     looks: Looks | None = None,
     final: bool = True,
     foreign: bool = False,
@@ -47,7 +46,7 @@ def judge(
 ) -> tuple[Comparison, ...]:
     """``comparisons`` with budget, status, reasons and the interval at the level that decided.
 
-    ``racy_ops`` are the ops whose default is declared racy. ``looks`` is the run's plan (default: 3, 6, 12, 24 blocks);
+    ``looks`` is the run's plan (default: 3, 6, 12, 24 blocks);
     ``final`` says that no more blocks will come. ``foreign`` runs bring no bits, memory or accuracy of their own: none is
     demanded. ``family`` is how many ranges are tested together where these are a part of them (a shard); at least these are.
     Problems that earlier stages found stand in ``signals`` and are kept. Unjudged comparisons get an interval and
@@ -57,7 +56,7 @@ def judge(
     refs = [budgets.find(one.range) if one.judged else None for one in comparisons]
     trials = _test(comparisons, refs, looks, final, family)
     return tuple(
-        _judged(one, refs[place], trials.get(place), racy_ops, foreign) if one.judged else _ranked(one, foreign)
+        _judged(one, refs[place], trials.get(place), foreign) if one.judged else _ranked(one, foreign)
         for place, one in enumerate(comparisons)
     )
 
@@ -98,7 +97,7 @@ def verdict(
 def foreign_no_effect(comparisons: Sequence[Comparison]) -> Reason | None:
     """NO_EFFECT for a foreign run whose mode changed the kernels of no range at all; never with metric host."""
     tested = [one for one in comparisons if one.metric != "host" and one.default and one.deterministic]
-    if not tested or any(kernels_reason(one, racy=False) is None for one in tested):
+    if not tested or any(kernels_reason(one) is None for one in tested):
         return None
     text = f"all {len(tested)} ranges launched the same kernels in both arms: the mode had no effect"
     return Reason("NO_EFFECT", text, "check that the program reads the mode, and that the flag reaches its libraries")
@@ -153,9 +152,7 @@ def _blocks(one: Comparison, metric: Metric) -> int:
     return len({sample.block for sample in values_of(pair[0], metric)})
 
 
-def _judged(
-    one: Comparison, ref: BudgetRef | None, trial: Trial | None, racy_ops: Collection[str], foreign: bool
-) -> Comparison:
+def _judged(one: Comparison, ref: BudgetRef | None, trial: Trial | None, foreign: bool) -> Comparison:
     one = _with_effect(one, ref, trial)
     problems = [reason for reason in one.signals if reason.code in PROBLEMS]
     if problems and all(CODES[reason.code].status == "skipped" for reason in problems):
@@ -165,7 +162,7 @@ def _judged(
     if ref is not None:
         found.append(memory_reason(one, ref, demanded=not foreign and not problems))
     if one.default is not None and one.deterministic is not None:
-        found.append(kernels_reason(one, racy=one.op in racy_ops))
+        found.append(kernels_reason(one))
         found += timing_reasons(one, trial) if ref is not None else []
     reasons = by_severity(reason for reason in found if reason is not None)
     code = exit_code(reasons)

@@ -177,9 +177,8 @@ class Session:
         metrics = {one.range: self._metric(one.range) for one in self._plan.variants}
         both = self._plan.config.mode == "both"
         compared = assemble(self._plan.variants, self._collection.of, self._prepared.registry, metrics, both_arms=both)
-        racy = {one.op for one in compared if one.racy}
         family = len(self._plan.planned)
-        return judge(compared, self._prepared.budgets, racy_ops=racy, looks=self._prepared.looks, final=final, family=family)
+        return judge(compared, self._prepared.budgets, looks=self._prepared.looks, final=final, family=family)
 
     def _noticed(self, judged: Sequence[Comparison]) -> Iterable[Reason]:
         """What the figures of a card show beside the verdict; a CPU's races and host times say nothing of a GPU's."""

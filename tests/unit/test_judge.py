@@ -14,12 +14,12 @@ THREE = Looks.plan(3, 3)
 DEFAULT = arms.noisy("old", 100, seed=1)
 
 
-def one(microseconds=110, *, budget="15%", looks=THREE, racy=(), foreign=False, entries=(), default=DEFAULT, own=None, **facts):
+def one(microseconds=110, *, budget="15%", looks=THREE, foreign=False, entries=(), default=DEFAULT, own=None, **facts):
     """The comparison against a default of 100 us, judged alone."""
     own = arms.noisy("new", microseconds, seed=2) if own is None else own
     made = arms.comparison(default, own, **facts)
     budgets = arms.budgets(budget, entries=entries)
-    (judged,) = judge([made], budgets, looks=looks, racy_ops=racy, foreign=foreign)
+    (judged,) = judge([made], budgets, looks=looks, foreign=foreign)
     return judged
 
 
@@ -321,9 +321,9 @@ def test_memory_budget_without_a_measured_peak_is_not_a_pass():
 def test_racy_op_whose_arms_launch_the_same_kernels_had_no_effect():
     own = arms.noisy("new", 100, seed=2, kernels="old")
 
-    assert "NO_EFFECT" == codes(one(own=own, racy={"moe/combine"}))[0]
-    assert "invalid" == one(own=own, racy={"moe/combine"}).status
-    assert ["SAME_KERNELS", "WITHIN_BUDGET"] == codes(one(own=own, racy=()))
+    assert "NO_EFFECT" == codes(one(own=own, racy=True))[0]
+    assert "invalid" == one(own=own, racy=True).status
+    assert ["SAME_KERNELS", "WITHIN_BUDGET"] == codes(one(own=own, racy=False))
     assert "pass" == one(own=own).status
 
 
@@ -332,8 +332,8 @@ def test_no_effect_is_never_told_from_host_time_or_unknown_kernels():
     unknown = [arms.noisy(name, 100, seed=seed, kernels="") for name, seed in (("old", 1), ("new", 2))]
     entry = [{"range": "moe/combine", "overhead": "2%", "metric": "host"}]
 
-    assert ["WITHIN_BUDGET"] == codes(one(default=host[0], own=host[1], racy={"moe/combine"}, entries=entry))
-    assert ["WITHIN_BUDGET"] == codes(one(default=unknown[0], own=unknown[1], racy={"moe/combine"}))
+    assert ["WITHIN_BUDGET"] == codes(one(default=host[0], own=host[1], racy=True, entries=entry))
+    assert ["WITHIN_BUDGET"] == codes(one(default=unknown[0], own=unknown[1], racy=True))
 
 
 def test_unjudged_are_ranked_and_never_counted():

@@ -104,7 +104,7 @@ def test_all_shards_make_one_run_that_every_view_reads(write, join, thresholds, 
 def test_the_verdict_is_that_of_one_run_over_all_ranges(write, join, thresholds):
     merged = join(write(*all_three(thresholds))).result
     budgets = gate.budgets_of("NVIDIA H200", str(thresholds))
-    whole = judge([measured(case) for case in CASES], budgets, racy_ops={"moe/combine"}, looks=Looks.plan(3, 3))
+    whole = judge([measured(case) for case in CASES], budgets, looks=Looks.plan(3, 3))
 
     assert [one.status for one in whole] == [one.status for one in merged.comparisons]
     assert [one.ratio_low for one in whole] == [one.ratio_low for one in merged.comparisons]
@@ -116,7 +116,6 @@ def test_a_shard_alone_is_as_strict_as_the_whole(write, join, thresholds):
     alone = judge(
         [measured("c2", 1.162)],
         gate.budgets_of("NVIDIA H200", str(thresholds)),
-        racy_ops={"moe/combine"},
         looks=Looks.plan(3, 3),
     )
 
