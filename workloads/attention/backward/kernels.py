@@ -240,7 +240,7 @@ def _prepared(
     _prepare[(q_padded // options["BLOCK"], batch * heads)](
         out, grad_out, lse, norms, reach, lse2, delta, inverse, quantum, total,
         *out.stride()[:3], *grad_out.stride()[:3], heads, kv_heads, q_len, q_padded, key_blocks, scale,
-        D=dim, RULE=rule, KEY_BLOCKS=triton.next_power_of_2(key_blocks), **options,
+        D=dim, RULE=rule, KEY_BLOCKS=triton.next_power_of_2(key_blocks), **options, enable_fp_fusion=True
     )  # fmt: skip
     return lse2, delta, inverse, quantum, total
 
@@ -283,19 +283,20 @@ def backward(
         tiles(q, rows), tiles(k, keys), tiles(v, keys), tiles(grad_out, rows), tiles(dk, keys), tiles(dv, keys), target,
         statistics(lse2), statistics(delta), statistics(inverse), heads, kv_heads, q_len, kv_len, q_padded, window or 0, scale,
         D=dim, GROUP=group, MASKED=causal or windowed or kv_len % keys != 0, RULE=number, BULK=bulk, LATE=late,
-        **masks, **options,
+        **masks, **options, enable_fp_fusion=True
     )  # fmt: skip
     if number:
         finish = config_for("attention.finish", dim, q)
         _finish[(q_padded // rows, batch * heads)](
-            total, quantum, dq, *dq.stride()[:3], heads, q_len, q_padded, scale, D=dim, M=rows, RULE=number, **finish
-        )
+            total, quantum, dq, *dq.stride()[:3], heads, q_len, q_padded, scale,
+            D=dim, M=rows, RULE=number, **finish, enable_fp_fusion=True
+        )  # fmt: skip
         return dq, dk, dv
     second = config_for("attention.backward_queries", dim, q)
     rows, keys = second["M"], second["N"]
     _query_blocks[(triton.cdiv(q_len, rows), batch * heads)](
         tiles(q, rows), tiles(k, keys), tiles(v, keys), tiles(grad_out, rows), tiles(dq, rows), lse2, delta,
         heads, q_len, kv_len, q_padded, window or 0, scale,
-        D=dim, GROUP=group, MASKED=causal or windowed or kv_len % keys != 0, **masks, **second,
+        D=dim, GROUP=group, MASKED=causal or windowed or kv_len % keys != 0, **masks, **second, enable_fp_fusion=True
     )  # fmt: skip
     return dq, dk, dv

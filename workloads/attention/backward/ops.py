@@ -66,7 +66,12 @@ SHARED: dict[str, Any] = dict(
     max_error=2e-2,
     bytes_moved=_bytes,
     flops=_flops,
-    tests=("tests/unit/workloads/test_attention.py", "tests/gpu/test_attention.py"),
+    tests=(
+        "tests/unit/workloads/test_attention.py",
+        "tests/unit/workloads/test_attention_bound.py",
+        "tests/unit/workloads/test_attention_compiles.py",
+        "tests/gpu/test_attention.py",
+    ),
 )
 both = Op("attention/fwd_bwd", phases=("step",), **SHARED)
 both.cases(**CASES)

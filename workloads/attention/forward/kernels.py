@@ -209,7 +209,7 @@ def forward(
         tiles(q, rows), tiles(k, keys), tiles(v, keys), tiles(out, rows), lse, *(found or (lse, lse)),
         heads, kv_heads, q_len, kv_len, q_padded, window or 0, scale,
         D=dim, GROUP=heads // kv_heads, CAUSAL=causal or window is not None, WINDOWED=window is not None,
-        EVEN=kv_len % keys == 0, SURVEY=survey, **options,
+        EVEN=kv_len % keys == 0, SURVEY=survey, **options, enable_fp_fusion=True
     )  # fmt: skip
     return out, lse, found
 
@@ -226,6 +226,6 @@ def survey_of(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Survey:
     found = Survey(norms, torch.empty((3, batch * kv_heads, key_blocks), dtype=torch.float32, device=q.device))
     _survey[(q_padded // rows, batch * heads)](
         tiles(q, rows), tiles(k, keys), tiles(v, keys), *found, heads, kv_heads, q_padded, key_blocks,
-        D=dim, GROUP=heads // kv_heads, **options,
+        D=dim, GROUP=heads // kv_heads, **options, enable_fp_fusion=True
     )  # fmt: skip
     return found
