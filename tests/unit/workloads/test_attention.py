@@ -70,9 +70,8 @@ SCALES = {
 
 
 @pytest.mark.parametrize("name", SCALES)
-@pytest.mark.parametrize("causal", [True, False])
-def test_every_row_of_dq_keeps_its_accuracy_at_any_scale(name, causal, device):
-    given = problem(device, causal=causal)
+def test_every_row_of_dq_keeps_its_accuracy_at_any_scale(name, device):
+    given = problem(device, causal=name != "one huge key")
     SCALES[name](given)
     _, _, dq, dk, dv = given.exact()
     out, lse, survey = given.forward()
