@@ -89,12 +89,13 @@ class _Side:
         from perfgate.traces.names import compile_pattern
 
         self._of_run: Mapping[str, ArmFigures] | None = None
+        self.environment: dict[str, Any] | None = None  # of a run
         self._arms: Arms | None = None
         self.complete = True  # a run that was cut short is not, and can never pass
         if (path / "result.json").is_file() or path.name == "result.json":
             pattern = compile_pattern(match or "")
             result = load_result(path)
-            self.complete = result.run.complete
+            self.complete, self.environment = result.run.complete, result.environment
             arms = {name: relabelled(one, label) for name, one in of_result(result).items() if pattern.search(name)}
             self._of_run, self.about = arms, About(OVER)
             self.rows: list[RangeSummary] = [summary_of(name, one) for name, one in arms.items()]
@@ -133,6 +134,20 @@ def _explained(row: Row, sides: tuple[_Side, _Side], metric: Metric) -> Row:
     return explained(row, a, b, metric) if a and b else row
 
 
+def _refuse_unlike(sides: tuple[_Side, _Side]) -> None:
+    """A difference between two runs is no program's where their machines differ: shown, but not judged."""
+    from perfgate.environment import unlike
+    from perfgate.errors import UnusableError
+
+    a, b = (side.environment for side in sides)
+    if a is None or b is None or not (different := unlike(a, b)):
+        return
+    raise UnusableError(
+        f"ENVIRONMENT_CHANGED: A and B were made on unlike machines: {'; '.join(map(str, different))}",
+        "run both with the same card, driver, torch, triton and nsys; without --thresholds they are shown side by side",
+    )
+
+
 def _judged(
     found: Sequence[Row], sides: tuple[_Side, _Side], metric: Metric, thresholds: Path, on_inconclusive: str
 ) -> tuple[dict[str, Comparison], RunVerdict]:
@@ -148,6 +163,7 @@ def _judged(
     from perfgate.model import Reason
     from perfgate.side_by_side import compared
 
+    _refuse_unlike(sides)
     budgets = read(thresholds, date.today())
     named = {row.name: compared(row.name, None, None, metric) for row in found}
     budgeted = {

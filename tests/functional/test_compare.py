@@ -136,6 +136,22 @@ def test_a_run_that_was_cut_short_can_not_pass(tmp_path, complete, code):
     assert code == found["verdict"]["exit_code"]
 
 
+def test_runs_on_unlike_machines_are_shown_but_not_judged(tmp_path):
+    stored = json.loads((DATA / "runs" / "controls" / "result.json").read_text())
+    for name, torch in (("a", "2.11.0"), ("b", "2.13.0")):
+        stored["environment"] = {**stored["environment"], "torch": torch}
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "result.json").write_text(json.dumps(stored))
+    runs = (tmp_path / "a", tmp_path / "b")
+    refused = perfgate("compare", *runs, "--thresholds", DATA / "controls" / "budgets.toml")
+
+    assert 5 == refused.returncode
+    assert "unlike machines: torch" in refused.stderr
+    assert "2.11.0" in refused.stderr
+    assert "2.13.0" in refused.stderr
+    assert 0 == perfgate("compare", *runs).returncode
+
+
 def test_two_runs(tmp_path):
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
