@@ -320,7 +320,29 @@ def test_judged_again_it_is_what_it_was(gate, tmp_path, changes):
     assert [one.status for one in result.comparisons] == [one.status for one in again.comparisons]
 
 
-def test_judged_again_without_a_file_the_bundled_budgets_of_programs_count(gate):
-    again = judged_again(gate(Launched(arms(**SLOWER))).run())
+def test_judged_again_without_a_file_the_bundled_budgets_of_programs_count(gate, tmp_path):
+    result = gate(Launched(arms(**SLOWER))).run()
+    (tmp_path / "budgets.toml").unlink()
+    again = judged_again(result)
 
     assert "thresholds/program.toml" == the(again, "step").budget.file
+
+
+def test_judged_again_by_the_file_that_judged_it_where_that_is_still_there(gate, tmp_path, monkeypatch):
+    result = gate(Launched(arms(**SLOWER))).run()
+    monkeypatch.chdir(tmp_path)
+    again = judged_again(result)
+
+    assert "budgets.toml" == the(again, "step").budget.file
+
+
+def test_judged_again_a_run_without_ranges_owes_no_range_to_a_budget(gate, tmp_path):
+    result = gate(Launched(arms(**WITHIN), facts=None), profiled_blocks=0).run()
+    budgets = tmp_path / "budgets.toml"
+    budgets.write_text(
+        budgets.read_text()
+        + '\n[[budget]]\nrange = "layer"\noverhead = "5%"\nreason = "r"\nowner = "o"\nexpires = 2099-01-01\n'
+    )
+    again = judged_again(result, thresholds=str(budgets))
+
+    assert (result.verdict.exit_code, again.verdict.exit_code) == (0, 0)
