@@ -70,7 +70,8 @@ def embedding(
 
     ``ids`` of any shape (int32 or int64). Of a table (``first`` is ``None``) all ids must be its own, as F.embedding demands.
     Of a shard, ids outside ``first`` .. ``first + V − 1`` give zero rows and no gradient: they are dropped before the sort, not
-    collapsed onto row 0. ``padding`` looks up its row but has no gradient. ``backward`` sums the gradient. Raises ``ValueError`` or ``TypeError`` for inputs that don't fit.
+    collapsed onto row 0. ``padding`` looks up its row but has no gradient. ``backward`` sums the gradient.
+    Raises ``ValueError`` or ``TypeError`` for inputs that don't fit.
     """
     checks.require_shape("weight", weight, (None, None))
     checks.require_dtype("weight", weight, *FLOATS)
