@@ -166,9 +166,7 @@ def _refuse_broken_formulas(registry: Registry, variants: Sequence[Variant]) -> 
             ) from error
         for formula, value in found.items():
             if not isinstance(value, int):
-                raise UsageError(
-                    f"{variant.name}: {formula}= gives {value!r}, not a whole number", f"mend {op.source}"
-                )
+                raise UsageError(f"{variant.name}: {formula}= gives {value!r}, not a whole number", f"mend {op.source}")
 
 
 def _refuse_empty(ops: Sequence[Op], config: Config, suite: str) -> None:
