@@ -53,6 +53,15 @@ class Prepared:
     looks: Looks
     environment: dict[str, Any]
 
+    def metric(self, range_: str) -> Metric:
+        """What judges a range on this device."""
+        return self.budgets.metric(range_, "host" if self.plan.device == "cpu" else "busy")
+
+    def unprofiled_blocks(self) -> int:
+        """How many whole blocks run once more without a profiler: none unless a budget judges that time."""
+        judged = any(self.metric(one.range) == "step_wall" for one in self.plan.variants)
+        return self.looks.at[0] if judged and self.plan.config.confirm else 0
+
 
 class Session:
     """Runs children one after the other and keeps their evidence; everything is also in the run directory."""
@@ -147,10 +156,8 @@ class Session:
 
     def confirm(self) -> None:
         """Times both arms once more without a profiler: in whole blocks where a budget judges that time, else once."""
-        if not self._plan.config.confirm:
-            return
-        if any(self._metric(one.range) == "step_wall" for one in self._plan.variants):
-            all(self._run_block(number, "confirm") for number in range(self._prepared.looks.at[0]))
+        if blocks := self._prepared.unprofiled_blocks():
+            all(self._run_block(number, "confirm") for number in range(blocks))
             return
         for spec in self._plan.confirmation():
             if fit := self._fit(spec):
@@ -174,7 +181,7 @@ class Session:
         )
 
     def _judged(self, *, final: bool) -> tuple[Comparison, ...]:
-        metrics = {one.range: self._metric(one.range) for one in self._plan.variants}
+        metrics = {one.range: self._prepared.metric(one.range) for one in self._plan.variants}
         both = self._plan.config.mode == "both"
         compared = assemble(self._plan.variants, self._collection.of, self._prepared.registry, metrics, both_arms=both)
         family = len(self._plan.planned)
@@ -190,9 +197,6 @@ class Session:
         """ENVIRONMENT_CHANGED where blocks were dropped and a range is left with fewer than the first look needs."""
         first = self._prepared.looks.at[0]
         return self._dropped[:1] if any(one.judged and one.blocks < first for one in judged) else []
-
-    def _metric(self, range_: str) -> Metric:
-        return self._prepared.budgets.metric(range_, "host" if self._plan.device == "cpu" else "busy")
 
     def _blocks_due(self, done: int) -> int:
         """How many more blocks to run, for the ranges that are still undecided.

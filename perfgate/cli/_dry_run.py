@@ -14,11 +14,10 @@ from perfgate.store import RunDirectory
 def describe(prepared: Prepared, runs: Path = Path("runs")) -> str:
     """The children that would run and the variants in them; the time where earlier runs in ``runs`` tell it."""
     plan, blocks = prepared.plan, prepared.looks.at[0]
-    bits, timed, confirmation = (
-        plan.bits(),
-        [spec for number in range(blocks) for spec in plan.block(number)],
-        plan.confirmation(),
-    )
+    bits = plan.bits()
+    timed = [spec for number in range(blocks) for spec in plan.block(number)]
+    confirmation = [spec for number in range(prepared.unprofiled_blocks()) for spec in plan.block(number, "confirm")]
+    confirmation = confirmation or plan.confirmation()
     lines = [f"device {plan.device}, profiler {prepared.profiler.name}, mode {plan.config.mode}"]
     if plan.config.shard:
         mine = len({one.range for one in plan.variants})

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 import pytest
 
 import perfgate.session
+from perfgate.cli._dry_run import describe
 from perfgate.compare import sample
 from perfgate.config import Config
 from perfgate.model import Capture, ProcessSample, Reason
@@ -245,3 +246,12 @@ def test_what_finds_no_memory_alone_either_has_failed(tmp_path):
     session.check_bits()
 
     assert ["WORKLOAD_FAILED"] == session.problems("triton.b")[0]
+
+
+@pytest.mark.parametrize(("metric", "confirm"), [("busy", True), ("step_wall", True), ("busy", False), ("step_wall", False)])
+def test_the_dry_run_counts_the_unprofiled_children_that_run(tmp_path, card, metric, confirm):
+    session = Played(tmp_path, arms.budgets(metric=metric), confirm=confirm)
+    said = describe(session._prepared, tmp_path)
+    session.confirm()
+
+    assert f", {len(session.ran)} unprofiled" in said
