@@ -85,7 +85,7 @@ def sdpa(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 
 def sdpa_exact(implementation: str, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """The same by the drop-in's ``implementation``, whose gradients are exact sums.
+    """The same by the drop-in's ``implementation``, whose gradients have the same bits every time.
 
     Raises ``NotImplementedError`` with the reason where its probe says that it can't run here or not this shape.
     """
@@ -94,6 +94,7 @@ def sdpa_exact(implementation: str, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     from ..attention.fa4 import probe
 
     probes: dict[str, Callable[..., str]] = {
+        "two_pass": support.unsupported,
         "triton_exact": support.unsupported,
         "fa4_exact": partial(probe.unsupported, rule="exact"),
     }
@@ -126,7 +127,8 @@ def kernels() -> dict[str, dict[str, Callable[..., Any]]]:
         },
         "norm": {"torch.rms_norm": lambda x, weight: F.rms_norm(x, weight.shape, weight, 1e-5)},
         "linear": {"torch.linear": F.linear},
-        "attention": {"torch.sdpa": sdpa} | {name: partial(sdpa_exact, name) for name in ("triton_exact", "fa4_exact")},
+        "attention": {"torch.sdpa": sdpa}
+        | {name: partial(sdpa_exact, name) for name in ("two_pass", "triton_exact", "fa4_exact")},
         "mlp": {"torch.silu_mul": lambda both: F.silu(both.chunk(2, dim=-1)[0]) * both.chunk(2, dim=-1)[1]},
         "router_topk": _all_of(router_topk, _choose),
         "routing_map": _all_of(routing_map, _map),

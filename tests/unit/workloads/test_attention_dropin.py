@@ -14,9 +14,10 @@ CALL = ("cuda:0", 128, 16, 4, 4096, 4096, True, None, "bfloat16")
 
 @pytest.fixture
 def dropin(monkeypatch):
-    """The module, as if on a GPU where both implementations run."""
+    """The module, as if on a GPU where both implementations run, and either may be taken unasked."""
     module = discover.module("attention.dropin")
     module.choose.cache_clear()
+    monkeypatch.setattr(module, "ORDER", ("fa4_exact", "two_pass"))
     monkeypatch.setattr(module.probe, "unsupported", lambda *_, **__: "")
     monkeypatch.setattr(module.support, "unsupported", lambda *_, **__: "")
     yield module
@@ -27,6 +28,10 @@ def test_the_package_offers_it_by_name():
     assert discover.module("attention").sdpa is discover.module("attention.dropin").sdpa
     with pytest.raises(AttributeError, match="no attribute 'spda'"):
         discover.module("attention").spda  # noqa: B018
+
+
+def test_only_what_ran_on_a_card_as_it_stands_is_taken_unasked():
+    assert discover.module("attention.dropin").ORDER == ("two_pass",)
 
 
 def test_the_fastest_that_runs_is_taken_and_said_once_per_shape(dropin, caplog):
@@ -83,7 +88,7 @@ def test_without_a_gpu_it_raises(device):
         (ValueError, "need enable_gqa", {"heads": 2}, {}),
         (ValueError, "which corner", {"kv_len": 50}, {"is_causal": True}),
         (ValueError, "window needs is_causal", {}, {"window": 4}),
-        (ValueError, "one of fa4_exact, two_pass, triton_exact", {}, {"implementation": "cudnn"}),
+        (ValueError, "one of two_pass, triton_exact, fa4_exact", {}, {"implementation": "cudnn"}),
     ],
 )
 def test_calls_that_say_too_little_or_contradict_themselves_are_refused(error, words, change, options):
