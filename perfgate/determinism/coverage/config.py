@@ -13,7 +13,7 @@ from perfgate.errors import UsageError
 
 EXAMPLE = """[tool.perfgate.coverage]
 roots = ["src"]                      # where to look; default: the repository's packages
-kernel_directories = ["src/kernels"] # every code file in them counts
+kernel_directories = ["src/kernels"] # every file in them counts but prose
 registry = "kernels.toml"            # or "ops": the Op declarations in `workloads`"""
 
 

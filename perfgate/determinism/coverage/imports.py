@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
+
+_FILE_NAME = re.compile(r"[\w+-]+(\.[\w+-]+)+")
 
 
 def reachable(root: Path, start: str) -> tuple[str, ...]:
     """``start`` and every file it reaches by relative imports, imports inside functions included; sorted POSIX paths.
 
-    Relative imports only: they can't leave the package, so a declaration doesn't claim the library that it uses.
+    Relative imports only: they can't leave the package, so a declaration doesn't claim the library that it uses. A file that
+    lies beside one of them and whose name is a string in it (a table of tile sizes, CUDA source) counts as reached.
     """
     found: set[Path] = set()
     waiting = [root / start]
@@ -24,11 +28,15 @@ def reachable(root: Path, start: str) -> tuple[str, ...]:
 
 
 def _imported(file: Path) -> Iterator[Path]:
+    if file.suffix != ".py":
+        return
     try:
         tree = ast.parse(file.read_bytes())
     except (SyntaxError, ValueError):
         return
     for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and _FILE_NAME.fullmatch(node.value):
+            yield file.with_name(node.value)
         if isinstance(node, ast.ImportFrom) and node.level:
             base = file.parents[node.level - 1]
             module = base.joinpath(*node.module.split(".")) if node.module else base

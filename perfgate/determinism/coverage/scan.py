@@ -17,6 +17,8 @@ from perfgate.determinism.coverage.cuda_text import SUFFIXES, kernel_sites
 from perfgate.determinism.coverage.syntax import Site, Unparsable, call_sites
 
 CODE = SUFFIXES | {".py", ".c", ".pyx", ".ptx", ".mlir"}
+# what may lie in a kernel directory without being part of a kernel; a table of tile sizes is one: it changes time and bits
+PROSE = {".md", ".rst", ".txt", ".png", ".svg", ".jpg", ".gif", ".pdf"}
 _NOT_OURS = {"__pycache__", "node_modules", "build", "dist"}
 
 
@@ -30,7 +32,7 @@ class Scan:
 
 
 def scan(config: CoverageConfig) -> Scan:
-    """Looks at every code file below the roots and kernel directories."""
+    """Looks at every code file below the roots, and at every file in the kernel directories that is not prose."""
     with _uncollected():
         return _scan(config)
 
@@ -51,7 +53,7 @@ def _scan(config: CoverageConfig) -> Scan:
     kernels: dict[str, Site] = {}
     unreadable: dict[str, str] = {}
     count = 0
-    for path in _code_files(config):
+    for path in _files(config):
         count += 1
         try:
             content = (config.root / path).read_bytes()
@@ -61,7 +63,7 @@ def _scan(config: CoverageConfig) -> Scan:
             continue
         if sites:
             kernels[path] = sites[0]
-        elif _below(path, config.kernel_directories) and not _empty_package_file(path, content):
+        elif _below(path, config.kernel_directories) and not _empty(path, content):
             kernels[path] = Site(0, "", "it lies in a kernel directory")
     return Scan(count, kernels, unreadable)
 
@@ -72,12 +74,16 @@ def _sites(path: str, content: bytes, config: CoverageConfig) -> list[Site]:
     return kernel_sites(content) if PurePosixPath(path).suffix in SUFFIXES else []
 
 
-def _code_files(config: CoverageConfig) -> Iterator[str]:
+def _files(config: CoverageConfig) -> Iterator[str]:
     listed = tracked_and_new(config.root)
     for path in sorted(set(_walked(config.root) if listed is None else listed)):
-        inside = _below(path, config.roots) or _below(path, config.kernel_directories)
-        wanted = PurePosixPath(path).suffix in CODE and not any(fnmatchcase(path, glob) for glob in config.exclude)
-        if inside and wanted and (config.root / path).is_file():  # git lists a deleted file until the deletion is staged
+        suffix, name = PurePosixPath(path).suffix, PurePosixPath(path).name
+        code = suffix in CODE and _below(path, config.roots)
+        kernel = _below(path, config.kernel_directories) and suffix not in PROSE and not name.startswith((".", "LICENSE"))
+        wanted = (code or kernel) and not any(fnmatchcase(path, glob) for glob in config.exclude)
+        if (
+            (code or kernel) and not excluded and (config.root / path).is_file()
+        ):  # git lists a deleted file until the deletion is staged
             yield path
 
 
@@ -96,8 +102,10 @@ def _below(path: str, folders: tuple[str, ...]) -> bool:
     return any(folder in (".", path) or path.startswith(f"{folder}/") for folder in folders)
 
 
-def _empty_package_file(path: str, content: bytes) -> bool:
-    """An ``__init__.py`` that holds nothing but a docstring and comments."""
+def _empty(path: str, content: bytes) -> bool:
+    """Whether the file holds nothing, or is an ``__init__.py`` that holds nothing but a docstring and comments."""
+    if not content.strip():
+        return True
     if not path.endswith("__init__.py"):
         return False
     try:

@@ -9,6 +9,7 @@ import pytest
 
 from perfgate.determinism.coverage import examine, views
 from perfgate.determinism.coverage.config import default_roots, find_root, read_config
+from perfgate.determinism.coverage.imports import reachable
 from perfgate.errors import UsageError
 
 scan_module = importlib.import_module("perfgate.determinism.coverage.scan")  # the package holds a function of that name
@@ -274,6 +275,28 @@ def test_exempt_without_a_base_and_empty_roots_are_usage_errors(repository):
     repository.put("pyproject.toml", CONFIG.replace('["pkg"]', '["empty"]').replace('["pkg/kernels"]', "[]"))
     with pytest.raises(UsageError, match="nothing would be checked"):
         repository.examine()
+
+
+def test_every_file_in_a_kernel_directory_counts_but_prose(repository):
+    for name in ("tiles.json", "fused.cu", "helpers.cuh", "README.md", "speed.svg", "empty.txt", ".gitignore", "py.typed"):
+        repository.put(f"pkg/kernels/{name}", "" if name == "py.typed" else "{}\n")
+    repository.put("pkg/settings.json", "{}\n")
+    unregistered = {path for code, path, _ in repository.codes() if code == "UNREGISTERED"}
+
+    assert {f"pkg/kernels/{name}" for name in ("tiles.json", "fused.cu", "helpers.cuh")} == unregistered
+
+
+def test_a_file_that_is_named_beside_a_source_belongs_to_it(tmp_path):
+    for name, text in (
+        ("ops.py", "from . import tiles\n"),
+        ("tiles.py", 'TABLE = Path(__file__).with_name("tiles.json")  # not "other.json"\n"""missing.json"""\n'),
+        ("tiles.json", '["kernel.cu"]'),
+        ("other.json", "{}"),
+        ("kernel.cu", ""),
+    ):
+        (tmp_path / name).write_text(text)
+
+    assert ("ops.py", "tiles.json", "tiles.py") == reachable(tmp_path, "ops.py")
 
 
 def test_only_files_that_may_match_are_parsed(repository, monkeypatch):
