@@ -81,9 +81,7 @@ def _files(config: CoverageConfig) -> Iterator[str]:
         code = suffix in CODE and _below(path, config.roots)
         kernel = _below(path, config.kernel_directories) and suffix not in PROSE and not name.startswith((".", "LICENSE"))
         wanted = (code or kernel) and not any(fnmatchcase(path, glob) for glob in config.exclude)
-        if (
-            (code or kernel) and not excluded and (config.root / path).is_file()
-        ):  # git lists a deleted file until the deletion is staged
+        if wanted and (config.root / path).is_file():  # git lists a deleted file until the deletion is staged
             yield path
 
 
