@@ -40,6 +40,7 @@ op = Op(
         ),
         *(f"tests/unit/workloads/dsa/test_cudnn_{name}.py" for name in ("kernels", "probe", "quantum", "split")),
         "tests/gpu/test_dsa.py",
+        "tests/gpu/test_dsa_cudnn.py",
     ),
 )
 op.cases(
