@@ -8,7 +8,7 @@ the stages in one process, warm and alone, and what Python takes to start and to
 Everything printed was measured on this machine, now; where other work runs on it, only processor time can be compared.
 
     PERFGATE_BENCHMARK_KERNELS=100000,1000000  the sizes
-    PERFGATE_BENCHMARK_RUNS=5                  runs of the command (up to 1 million kernels; larger traces: one less than half)
+    PERFGATE_BENCHMARK_RUNS=5                  runs of each command; of a trace of more than 1 million kernels, half as many
     PERFGATE_BENCHMARK_REPORT=nvtx_gpu_proj_sum  also time `nsys stats` with this report on the same file, once. It needs nsys
                                                2023 or newer. Before, the report is called nvtxgpuproj, and takes more than
                                                ten minutes for 100,000 kernels
@@ -21,6 +21,7 @@ import os
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -33,6 +34,7 @@ SIZES = [int(size) for size in os.environ.get("PERFGATE_BENCHMARK_KERNELS", "100
 RUNS = int(os.environ.get("PERFGATE_BENCHMARK_RUNS", "5"))
 REPORT = os.environ.get("PERFGATE_BENCHMARK_REPORT", "")
 START = "import numpy"
+PERFGATE = Path(sys.executable).with_name("perfgate")
 MEASURE = """
 import json, sys, time
 from pathlib import Path
@@ -65,7 +67,7 @@ def test_trace(kernels, tmp_path):
     say(f"{kernels:,} kernels, launches and ranges ({path.stat().st_size / 2**20:,.0f} MiB), {os.cpu_count()} processors")
     say(f"  import numpy and nothing else: {best_of([sys.executable, '-c', START], RUNS, environment)}")
     for attribution in ("auto", "process", "same-thread"):
-        command = [sys.executable, "-m", "perfgate", "ranges", path, "--format", "json", "--attribution", attribution]
+        command = [PERFGATE, "ranges", path, "--format", "json", "--attribution", attribution]
         say(f"  perfgate ranges --attribution {attribution}: {best_of(command, runs, environment)}")
     command = [sys.executable, "-c", MEASURE, str(path), str(runs)]
     stages = json.loads(subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout)
@@ -75,9 +77,7 @@ def test_trace(kernels, tmp_path):
 
         command = [find_nsys(), "stats", "--report", REPORT, "--format", "csv", path]
         say(f"  nsys stats --report {REPORT}: {best_of(command, 1, dict(os.environ))}")
-    done = subprocess.run(
-        [sys.executable, "-m", "perfgate", "ranges", path, "--format", "json"], cwd=ROOT, capture_output=True, text=True
-    )
+    done = subprocess.run([PERFGATE, "ranges", path, "--format", "json"], cwd=ROOT, capture_output=True, text=True, check=True)
     (about,) = json.loads(done.stdout)["trace"]["files"]
 
     assert kernels == about["ranges"]
