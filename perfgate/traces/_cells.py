@@ -111,7 +111,7 @@ class Alike:
                 odd |= heads[:, place] ^ heads[0, place]
             if left is not None:
                 self.shape[left[odd == 0]] = len(self.forms) - 1
-            others = np.flatnonzero(odd)
+            others = np.flatnonzero(odd != 0)
             if not len(others):
                 return
             left = others if left is None else left[others]
@@ -120,7 +120,7 @@ class Alike:
                 self.shape[left] = -1
                 return
             self.forms.append(form)
-            heads = heads[others]
+            heads = heads.take(others, axis=0)
 
     def integers(self, words: Ints, number: int) -> Ints:
         """One field of all records."""
