@@ -191,3 +191,15 @@ def test_scrubbed_traces_read_the_same(tmp_path):
     assert answer(STREAMS)["ranges"] == answer(tmp_path / "slim.sqlite")["ranges"]
     assert perfgate("scrub", tmp_path / "slim.sqlite", "-o", tmp_path / "slim.sqlite").returncode == 2
     assert perfgate("scrub", tmp_path / "none.sqlite", "-o", tmp_path / "x.sqlite").returncode == 2
+
+
+def test_a_plain_call_imports_nothing_that_takes_longer_than_reading_the_trace():
+    done = perfgate("ranges", STREAMS, "--format", "json", PYTHONPROFILEIMPORTTIME="1")
+    imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines() if line.startswith("import time:")}
+
+    assert "numpy" in imported
+    assert not {"pandas", "typer", "rich", "numpy.ma", "perfgate.registry"} & imported
+
+
+def test_options_that_typer_has_to_understand_give_the_same_answer():
+    assert answer(STREAMS) == json.loads(perfgate("ranges", "--format=json", "--", STREAMS).stdout)
