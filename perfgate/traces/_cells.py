@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import lru_cache
 
 import numpy as np
 
@@ -56,7 +56,7 @@ class Form:
         self.same = np.frombuffer(bytes(same), dtype=np.uint64)
 
     @staticmethod
-    @cache
+    @lru_cache(maxsize=4096)
     def known(front: bytes, id_size: int, header: bytes) -> Form:
         """The form with these parts, made once."""
         return Form(front, id_size, header)

@@ -93,12 +93,20 @@ class PageFile:
         at = np.cumsum(lengths) - lengths
         buffer = np.empty(int(lengths.sum()) + size + PAD, dtype=np.uint8)
         for first, begin, length in zip(low.tolist(), at.tolist(), lengths.tolist(), strict=True):
-            if os.preadv(self._file, [buffer[begin : begin + length].data], (first - 1) * size) != length:
+            if self._read_into(buffer[begin : begin + length], (first - 1) * size) != length:
                 raise Irregular("the file ends early")
         base = np.empty(len(numbers), dtype=np.int64)
         base[order] = (ascending - np.repeat(low, np.diff(np.append(starts, len(ascending))))) * size
         base[order] += np.repeat(at, np.diff(np.append(starts, len(ascending))))
         return buffer, base
+
+    def _read_into(self, target: Bytes, offset: int) -> int:
+        """Fills ``target`` from the file's ``offset`` on, as far as it goes."""
+        if hasattr(os, "preadv"):
+            return os.preadv(self._file, [target.data], offset)
+        raw = os.pread(self._file, len(target), offset)  # macOS
+        target[: len(raw)] = np.frombuffer(raw, dtype=np.uint8)
+        return len(raw)
 
 
 def read(

@@ -76,6 +76,15 @@ def test_many_rows_over_several_levels(tmp_path, monkeypatch, page_size):
     assert slow == columns(path, pages=True)
 
 
+def test_where_files_are_not_read_into_buffers(tmp_path, monkeypatch):
+    path = made(tmp_path / "t.sqlite", [(number, 1, f"{number}", number) for number in range(3000)])
+    slow = columns(path, pages=False)
+    monkeypatch.delattr("os.preadv")
+    only_pages(monkeypatch)
+
+    assert slow == columns(path, pages=True)
+
+
 def test_rows_that_spill_over_their_page(tmp_path, monkeypatch):
     rows = [(number, 1, "k" * (1 + 997 * (number % 20)), number) for number in range(200)]
     path = made(tmp_path / "t.sqlite", rows)
