@@ -95,9 +95,9 @@ class PageFile:
         for first, begin, length in zip(low.tolist(), at.tolist(), lengths.tolist(), strict=True):
             if self._read_into(buffer[begin : begin + length], (first - 1) * size) != length:
                 raise Irregular("the file ends early")
+        counts = np.diff(np.append(starts, len(ascending)))
         base = np.empty(len(numbers), dtype=np.int64)
-        base[order] = (ascending - np.repeat(low, np.diff(np.append(starts, len(ascending))))) * size
-        base[order] += np.repeat(at, np.diff(np.append(starts, len(ascending))))
+        base[order] = (ascending - np.repeat(low, counts)) * size + np.repeat(at, counts)
         return buffer, base
 
     def _read_into(self, target: Bytes, offset: int) -> int:
