@@ -182,20 +182,17 @@ def _matched(left: tuple[Ints, ...], right: tuple[Ints, ...]) -> Iterator[tuple[
     """For each key on the left: its places there, and its places on the right, both in their order."""
     if not len(left[0]):
         return
-    count = len(left[0])
-    codes, example = groups(*(_together(*pair) for pair in zip(left, right, strict=True)))
-    keys = len(example)
-    left_order, left_edge = by_code(codes[:count], keys)
-    right_order, right_edge = by_code(codes[count:], keys)
-    for key in range(keys):
-        if left_edge[key] < left_edge[key + 1]:
-            yield left_order[left_edge[key] : left_edge[key + 1]], right_order[right_edge[key] : right_edge[key + 1]]
+    theirs = dict(_parts(right))
+    for key, places in _parts(left):
+        yield places, theirs.get(key, np.empty(0, dtype=np.int64))
 
 
-def _together(one: Ints, other: Ints) -> Ints:
-    if is_steady(one) and (not len(other) or (is_steady(other) and one[0] == other[0])):
-        return np.broadcast_to(one[0], len(one) + len(other))
-    return np.concatenate([one, other])
+def _parts(columns: tuple[Ints, ...]) -> Iterator[tuple[tuple[int, ...], Ints]]:
+    """Every key with its places."""
+    codes, example = groups(*columns)
+    order, edges = by_code(codes, len(example))
+    for number, place in enumerate(example.tolist()):
+        yield tuple(int(column[place]) for column in columns), order[edges[number] : edges[number + 1]]
 
 
 def _window(places: Ints, start: Ints, end: Ints, work: Launched) -> _Window:

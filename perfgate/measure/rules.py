@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perfgate.measure.codes import by_code, groups
-from perfgate.traces.table import Ints, Mask, Table, taken
+from perfgate.traces.table import Ints, Mask, Table
 
 Attribution = Literal["auto", "process", "same-thread"]
 RULES = ("same-thread", "process", "cross-thread")
@@ -57,10 +57,8 @@ def choose(ranges: Table, attribution: Attribution) -> NDArray[np.int8]:
     group, example = groups(ranges.ints("process"), domains, ranges.texts("name"))
     disputed = np.zeros(len(example), dtype=bool)
     if library.any():  # a library's range disputes no program's
-        _dispute(ranges, group, np.flatnonzero(~own), disputed, of=library)
-        _dispute(ranges, group, np.flatnonzero(~own & ~library), disputed)
-    else:
-        _dispute(ranges, group, np.flatnonzero(~own), disputed)
+        _dispute(*_some(ranges, group, ~own), disputed, library if not own.any() else library[~own])
+    _dispute(*_some(ranges, group, ~(own | library)), disputed)
     crosses = np.zeros(len(example), dtype=bool)
     if crossing is not None:
         crosses[group[crossing]] = True
@@ -83,39 +81,36 @@ def _crossing(ranges: Table) -> Mask | None:
     return crossing if crossing.any() else None
 
 
-def _dispute(ranges: Table, group: Ints, some: Ints, disputed: Mask, of: Mask | None = None) -> None:
-    """Marks the groups with a range that overlaps in time one that another thread of its process opened, both among ``some``.
+def _some(ranges: Table, group: Ints, which: Mask) -> tuple[Table, Ints]:
+    return (ranges, group) if which.all() else (ranges.take(which), group[which])
 
-    With ``of`` only the ranges that it marks are asked, but all dispute.
+
+def _dispute(ranges: Table, group: Ints, disputed: Mask, asked: Mask | None = None) -> None:
+    """Marks the groups with a range that overlaps in time one that another thread of its process opened.
+
+    With ``asked`` only the ranges that it marks can be disputed, but all dispute.
     """
-    start, thread = ranges.ints("start")[some], taken(ranges.ints("thread"), some)
-    end, closed = ranges.ints("end")[some], ranges.mask("closed")[some]
+    start, end, closed = ranges.ints("start"), ranges.ints("end"), ranges.mask("closed")
     if not closed.all():
         end = np.where(closed, end, _FOREVER)
-    process, first = groups(taken(ranges.ints("process"), some))
-    owner, example = groups(process, thread)
+    process, first = groups(ranges.ints("process"))
+    owner, example = groups(process, ranges.ints("thread"))
     several = np.bincount(process[example], minlength=len(first)) > 1
     if not several.any():
         return
-    every, edges = by_code(process, len(several))
+    by_owner, edges = by_code(owner, len(example))
     for number in np.flatnonzero(several):
-        places = every[edges[number] : edges[number + 1]]
-        own, bounds = by_code(*_renumbered(owner[places]))
-        mine = [places[own[low:high]] for low, high in itertools.pairwise(bounds)]
+        owners = np.flatnonzero(process[example] == number)
+        mine = [by_owner[edges[one] : edges[one + 1]] for one in owners]
         stretches = [_stretches(start[rows], end[rows]) for rows in mine]
         together = tuple(np.sort(np.concatenate(sides)) for sides in zip(*stretches, strict=True))
         for rows, (begins, ends) in zip(mine, stretches, strict=True):
-            asked = rows if of is None else rows[of[some[rows]]]
-            for low, high in itertools.pairwise(_growing(len(asked))):
-                part = asked[low:high]
-                part = part[~disputed[group[some[part]]]]  # of a disputed group nothing more needs to be known
+            left = rows if asked is None else rows[asked[rows]]
+            for low, high in itertools.pairwise(_growing(len(left))):
+                part = left[low:high]
+                part = part[~disputed[group[part]]]  # of a disputed group nothing more needs to be known
                 met = _met(start[part], end[part], *together) != _met(start[part], end[part], begins, ends)
-                disputed[group[some[part[met]]]] = True
-
-
-def _renumbered(codes: Ints) -> tuple[Ints, int]:
-    codes, example = groups(codes)
-    return codes, len(example)
+                disputed[group[part[met]]] = True
 
 
 def _growing(count: int) -> list[int]:
