@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -31,6 +33,16 @@ def pytest_runtest_setup(item):
             if os.environ.get("CI") == "true":
                 pytest.fail(text)
             pytest.skip(text)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item):
+    """One test at a time uses nsys, with all that it sets up: one that is killed while another starts can lock all out."""
+    if not item.get_closest_marker("nsys"):
+        return (yield)
+    with (Path(tempfile.gettempdir()) / f"perfgate-tests-nsys-{os.getuid()}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        return (yield)
 
 
 def _gpu():
