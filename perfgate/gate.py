@@ -108,8 +108,8 @@ def judged_again(
     kept = tuple(one for one in stored.findings if one.code not in told_by_budgets)
     known = {*ranges_of(registry), *(one.range for one in stored.comparisons)}
     found = budgets.findings(known, measured)
-    if stored.program is not None and all(one.metric == "step_wall" for one in stored.comparisons):
-        found = tuple(one for one in found if one.code != "UNMATCHED_BUDGET")  # no range was measured: --profiled-blocks 0
+    if stored.program is not None and not _profiled(stored):  # --profiled-blocks 0: no range could be seen
+        found = tuple(one for one in found if one.code != "UNMATCHED_BUDGET")
     findings = (*kept, *found)
     again = judge(
         [replace(one, status="invalid", reasons=(), racy=one.racy or one.op in racy) for one in stored.comparisons],
@@ -124,6 +124,12 @@ def judged_again(
         findings=findings,
         verdict=verdict(again, findings, complete=stored.run.complete, on_inconclusive=on_inconclusive, exempt=stored.exempt),
     )
+
+
+def _profiled(stored: GateResult) -> bool:
+    """Whether a program's ranges were looked for: unprofiled runs leave nothing but the step's wall time."""
+    arms = (arm for one in stored.comparisons for arm in (one.default, one.deterministic) if arm is not None)
+    return any(sample.host_ns for arm in arms for sample in arm.samples)
 
 
 def _budgets_of_the_run(stored: GateResult) -> str:

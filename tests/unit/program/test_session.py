@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 from perfgate.errors import UsageError
@@ -336,13 +338,25 @@ def test_judged_again_by_the_file_that_judged_it_where_that_is_still_there(gate,
     assert "budgets.toml" == the(again, "step").budget.file
 
 
+def with_a_budget_for(name, folder):
+    file = folder / "budgets.toml"
+    entry = f'\n[[budget]]\nrange = "{name}"\noverhead = "5%"\nreason = "r"\nowner = "o"\nexpires = 2099-01-01\n'
+    file.write_text(file.read_text() + entry)
+    return str(file)
+
+
 def test_judged_again_a_run_without_ranges_owes_no_range_to_a_budget(gate, tmp_path):
     result = gate(Launched(arms(**WITHIN), facts=None), profiled_blocks=0).run()
-    budgets = tmp_path / "budgets.toml"
-    budgets.write_text(
-        budgets.read_text()
-        + '\n[[budget]]\nrange = "layer"\noverhead = "5%"\nreason = "r"\nowner = "o"\nexpires = 2099-01-01\n'
-    )
-    again = judged_again(result, thresholds=str(budgets))
+    again = judged_again(result, thresholds=with_a_budget_for("layer", tmp_path))
 
     assert (result.verdict.exit_code, again.verdict.exit_code) == (0, 0)
+
+
+def test_judged_again_a_profiled_run_owes_every_budget_a_range(gate, tmp_path):
+    """A range that the program no longer opens must not fall out of the verdict, even where the step alone is left."""
+    result = gate(Launched(arms(**WITHIN))).run()
+    bare = replace(result, comparisons=tuple(one for one in result.comparisons if one.op == "step"))
+    again = judged_again(bare, thresholds=with_a_budget_for("gone", tmp_path))
+
+    assert 2 == again.verdict.exit_code
+    assert "UNMATCHED_BUDGET" in codes(again.findings)
