@@ -43,7 +43,7 @@ def test_the_run_of_a_recipe_has_three_arms_and_its_budgets():
 
     command = [sys.executable, "-m", "perfgate", "recipe", "moe", "--size", "h200", "--steps", "41", "--seed", "3"]
     assert command == options["command"]
-    champion = "champion=--arm champion --kernel attention=triton_exact"
+    champion = "champion=--arm champion --kernel attention=two_pass"
     arms = ["default=--arm default", "deterministic=--arm deterministic", champion]
     assert (arms, "champion") == (options["mode_args"], options["judge"])
     assert ("step", "11:41") == (options["step_range"], options["steps"])

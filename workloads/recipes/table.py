@@ -41,7 +41,7 @@ OPS_OF = {
 }
 # what an arm may use instead, when asked for by name: op: {kernel: arms}
 OPTIONS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
-    # attention/dropin.py; heads of 64 or 128. two_pass is the faster one alone; the published runs are triton_exact's
+    # attention/dropin.py; heads of 64 or 128. `run --recipe` asks for two_pass, the fastest alone
     "attention": dict.fromkeys(("two_pass", "triton_exact", "fa4_exact"), ("champion",)),
 }
 
