@@ -29,7 +29,9 @@ def arm():
     op.inputs(lambda case, device, generator: {"a": torch.ones(4)})
     op.stock_deterministic("one")(adds("one"))
     op.champion("two")(adds("two"))
-    variants = tuple(Variant("family/op", "smoke", "fwd", *who) for who in (("one", "stock_deterministic"), ("two", "champion")))
+    variants = tuple(
+        Variant("family/op", "smoke", "fwd", *who) for who in (("one", "stock_deterministic"), ("two", "champion"))
+    )
     spec = RunSpec("id", "bits", "deterministic", variants, "cpu", replays=2)
     CALLED.clear()
     return spec, [Job.of(Registry([op]), variant, spec) for variant in variants]
