@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 ROWS = 128  # statistics per query are padded to whole blocks of this many rows, whatever a kernel's own block is
+SHARED = 128  # keys per block whose share of a query's probability the forward hands on: the backward's longest block of keys
 SURVEYED = 64  # keys per block whose largest magnitudes the forward hands on, at least
 DIMENSIONS = (64, 128)
 
@@ -30,8 +31,8 @@ def visible_pairs(q_len: int, kv_len: int, causal: bool, window: int | None) -> 
 
 
 def statistics_bytes(batch: int, heads: int, kv_heads: int, q_len: int, kv_len: int) -> int:
-    """What the forward keeps for the backward beside its output: log-sum-exp, query norms, survey of keys and values."""
-    return 8 * batch * heads * padded(q_len) + 12 * batch * kv_heads * surveyed_blocks(kv_len)
+    """What the forward keeps for the backward beside its output: log-sum-exp, norms and shares of queries, survey of keys."""
+    return 12 * batch * heads * padded(q_len) + 12 * batch * kv_heads * surveyed_blocks(kv_len)
 
 
 def backward_bytes(batch: int, heads: int, q_len: int, dim: int, accumulated: bool) -> int:

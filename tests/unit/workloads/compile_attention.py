@@ -24,7 +24,7 @@ def tile(rows: int) -> str:
 
 
 def counts(name: str, **constants: Any) -> dict[str, int]:
-    """How often the PTX holds matrix products, bulk reductions, and atomics of other kinds."""
+    """How often the PTX holds matrix products, bulk reductions, atomics of other kinds, and conversions to integers."""
     kernel = getattr(discover.module("attention.backward.kernels"), name)
     types = {**NUMBERS, **{one: tile(M) for one in ("q", "grad_out", "dq")}, **{one: tile(N) for one in ("k", "v", "dk", "dv")}}
     statistics = f"tensordesc<fp32[1,{M}]>" if name == "_key_blocks" else "*fp32"
@@ -38,7 +38,7 @@ def counts(name: str, **constants: Any) -> dict[str, int]:
         constexprs={(names.index(one),): value for one, value in constants.items()},
     )
     ptx = compile_kernel(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": 4}).asm["ptx"]
-    found = Counter(re.findall(r"\b(wgmma\.mma_async|cp\.reduce\.async\.bulk\.tensor|red\.|atom\.)", ptx))
+    found = Counter(re.findall(r"\b(wgmma\.mma_async|cp\.reduce\.async\.bulk\.tensor|red\.|atom\.|cvt\.r\w+\.s32\.f32)", ptx))
     return {**found, "adds": len(re.findall(r"cp\.reduce\.async\.bulk\.tensor\S*\.add", ptx))}
 
 

@@ -30,6 +30,10 @@ def test_exact_dq_is_added_by_bulk_reductions_and_nothing_else(found):
     assert "atom." not in found["exact"]
 
 
+def test_exact_dq_takes_no_conversion_to_integers(found):
+    assert not any(one.startswith("cvt.") for one in found["exact"])
+
+
 @pytest.mark.parametrize("kernel", ["keys alone", "queries alone"])
 def test_two_passes_add_nothing_to_memory(kernel, found):
     assert found[kernel] == {"wgmma.mma_async": found[kernel]["wgmma.mma_async"], "adds": 0}

@@ -4,7 +4,8 @@ A program owns a block of keys: it walks over the queries that see them, head af
 dK and dV in registers; their order is fixed. dQ has one contribution per key block, and ``RULE`` says what becomes of it:
 
 * 2, exact: each contribution is written as an integer number of a quantum of its row, and integers are added. Integer addition
-  has no order: the bits are the same whoever comes first. The README proves that the sum fits into 31 bits.
+  has no order: the bits are the same whoever comes first. The README proves that a contribution fits into 23 bits and the sum
+  into 31.
 * 1, atomic: the contributions are added as they are, in arrival order: racy. The contender.
 * 0: dQ is left to :func:`_query_blocks`, a second pass that owns a block of queries and walks over keys.
 
@@ -26,6 +27,9 @@ from ..forward.kernels import SIZES, Survey, _largest, _norms, _seen, described,
 from ..shape import padded
 
 RULES = {"two_pass": 0, "atomic": 1, "exact": 2}
+ANCHOR = tl.constexpr(12582912.0)  # 1.5·2²³: up to 2²² to either side, f32 numbers lie 1 apart and their bits count up by 1
+NOWHERE = tl.constexpr(-(2**29))  # a query so far before the first that its cell is before the sum's: descriptors drop that
+ANCHOR_BITS = tl.constexpr(0x4B400000)
 
 
 @triton.jit
@@ -34,9 +38,45 @@ def _two_to(exponent):
     return ((exponent + 127) << 23).to(tl.float32, bitcast=True)
 
 
+@triton.jit
+def _exponents(size, delta, key_largest, heaviest, excess):
+    """The exponent of each row's quantum, from logarithms of ‖dO_i‖·max‖V_j‖ and so on; and whether there is one at all."""
+    bound = size + tl.log2(key_largest) + 0.17 + excess  # of the sum of all magnitudes; 2^0.17 = 1.125
+    off_mean = tl.abs(delta) * tl.exp2(-size)
+    off_mean = tl.where(off_mean < 1.0, off_mean, 1.0)  # NaN: a row of zeros
+    one = bound + tl.minimum(tl.log2(heaviest) + tl.log2(1.0 + off_mean), 0.0)  # of one contribution
+    finite = bound < 128.0  # false for NaN
+    exponent = tl.maximum(tl.ceil(tl.where(finite, bound, 0.0)) - 30.0, tl.ceil(tl.where(finite, one, 0.0)) - 22.0)
+    return tl.maximum(exponent, -126.0).to(tl.int32), finite
+
+
+@triton.jit
+def _query_range(
+    first_key, shift, q_len, window, M: tl.constexpr, N: tl.constexpr, CAUSAL: tl.constexpr, WINDOWED: tl.constexpr
+):
+    """First and last + 1 of the blocks of M queries that meet the block of N keys at ``first_key``."""
+    first, last = 0, tl.cdiv(q_len, M)
+    if CAUSAL:
+        first = tl.maximum(first_key - shift, 0) // M
+    if WINDOWED:
+        last = tl.minimum(tl.cdiv(tl.maximum(first_key + N - 1 - shift + window, 0), M), last)
+    return first, last
+
+
+@triton.jit
+def _key_range(query, shift, kv_len, window, M: tl.constexpr, N: tl.constexpr, CAUSAL: tl.constexpr, WINDOWED: tl.constexpr):
+    """First and last + 1 of the blocks of N keys that meet the block of M queries at ``query``: _query_range's inverse."""
+    first, last = 0, tl.cdiv(kv_len, N)
+    if CAUSAL:
+        last = tl.minimum(tl.cdiv(tl.maximum(query + M + shift, 0), N), last)
+    if WINDOWED:
+        first = tl.maximum(query + shift - window + 1, 0) // N
+    return first, last
+
+
 @triton.jit(do_not_specialize=SIZES)
 def _prepare(
-    out, grad_out, lse, norms, reach, lse2, delta, inverse, quantum, total,
+    out, grad_out, lse, norms, shares, reach, lse2, delta, inverse, quantum, total,
     out_b, out_h, out_s, grad_b, grad_h, grad_s, heads, kv_heads, q_len, q_padded, key_blocks, scale,
     D: tl.constexpr, RULE: tl.constexpr, KEY_BLOCKS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
@@ -52,7 +92,8 @@ def _prepare(
     gradient = tl.load(grad_out + b * grad_b + h * grad_h + rows[:, None] * grad_s + columns[None, :], mask=both, other=0.0)
     gradient = gradient.to(tl.float32)
     at = head * q_padded + rows
-    tl.store(delta + at, tl.sum(value.to(tl.float32) * gradient, axis=1))
+    mean = tl.sum(value.to(tl.float32) * gradient, axis=1)
+    tl.store(delta + at, mean)
     natural = tl.load(lse + head * q_len + rows, mask=inside, other=float("-inf"))
     # a row that sees nothing has probability 0 everywhere: exp2(score − inf)
     tl.store(lse2 + at, tl.where(natural == float("-inf"), float("inf"), natural * 1.4426950408889634))
@@ -65,9 +106,10 @@ def _prepare(
         key_largest = tl.max(tl.load(reach + stride + group + blocks, mask=known, other=0.0), axis=0)
         key_norm = _largest(tl.load(reach + 2 * stride + group + blocks, mask=known, other=0.0))
         excess = tl.load(norms + at, mask=inside, other=0.0) * key_norm * scale * 1.1006882e-05  # 2^-17 · log2(e)
-        bound = tl.log2(_norms(gradient)) + tl.log2(value_norm) + tl.log2(key_largest) + 0.17 + excess  # 2^0.17 = 1.125
-        finite = (bound < 128.0) & (natural < float("inf"))  # false for NaN
-        exponent = tl.ceil(tl.maximum(tl.where(finite, bound, 0.0), -96.0)).to(tl.int32) - 30
+        size = tl.log2(_norms(gradient)) + tl.log2(value_norm)
+        heaviest = tl.load(shares + at, mask=inside, other=1.0)
+        exponent, finite = _exponents(size, mean, key_largest, heaviest, excess)
+        finite = finite & (natural < float("inf"))  # false for NaN
         tl.store(inverse + at, tl.where(finite, _two_to(-exponent), 0.0))
         tl.store(quantum + at, tl.where(finite, _two_to(exponent) * scale, float("nan")))
     if RULE > 0:
@@ -77,17 +119,22 @@ def _prepare(
 
 @triton.jit
 def _add(
-    total, part, inverse, row, query, q_padded, D: tl.constexpr, M: tl.constexpr, RULE: tl.constexpr, BULK: tl.constexpr
+    total, part, inverse, row, query, q_padded,
+    D: tl.constexpr, M: tl.constexpr, RULE: tl.constexpr, BULK: tl.constexpr,
 ):  # fmt: skip
-    """Adds a contribution [D, M] to dQ's sum of the queries of ``row`` that begin at ``query``: in whole quanta if exact."""
+    """Adds a contribution [D, M] to dQ's sum of the queries of ``row`` from ``query`` on; at NOWHERE: to nothing.
+
+    If exact, what is added is ANCHOR_BITS more than the number of quanta, rounded to nearest: one fused multiply-add
+    leaves it in the bits of an f32, while a conversion would queue for the unit that exp2 needs.
+    """
     if RULE == 2:
-        part = (part * inverse.load([row, query]).reshape(M)[None, :]).to(tl.int32)
+        part = (part * inverse.load([row, query]).reshape(M)[None, :] + ANCHOR).to(tl.int32, bitcast=True)
     cell = (row * (q_padded // M) + query // M) * D
     if BULK:
         total.atomic_add([cell, 0], part)
     else:
         place = (cell + tl.arange(0, D)).to(tl.int64)[:, None] * M + tl.arange(0, M)[None, :]
-        tl.atomic_add(total + place, part, sem="relaxed")
+        tl.atomic_add(total + place, part, mask=place >= 0, sem="relaxed")
 
 
 @triton.jit(do_not_specialize=SIZES)
@@ -110,18 +157,14 @@ def _key_blocks(
     b, kv_head = owner // kv_heads, owner % kv_heads
     shift = kv_len - q_len
     keys = first_key + tl.arange(0, N)
-    first, last = 0, tl.cdiv(q_len, M)
-    if CAUSAL:
-        first = tl.maximum(first_key - shift, 0) // M
-    if WINDOWED:
-        last = tl.minimum(tl.cdiv(tl.maximum(first_key + N - 1 - shift + window, 0), M), last)
+    first, last = _query_range(first_key, shift, q_len, window, M, N, CAUSAL, WINDOWED)
     count = tl.maximum(last - first, 0)
     key_tile = k.load([b, kv_head, first_key, 0]).reshape(N, D)
     value_tile = v.load([b, kv_head, first_key, 0]).reshape(N, D)
     key_gradient = tl.zeros((N, D), dtype=tl.float32)
     value_gradient = tl.zeros((N, D), dtype=tl.float32)
-    part = tl.zeros((D, M), dtype=tl.float32)  # before the first step: nothing, added to what that step adds to
-    last_row, last_query = b * heads + kv_head * GROUP, tl.minimum(first * M, q_padded - M)
+    part = tl.zeros((D, M), dtype=tl.float32)
+    last_row, last_query = b * heads + kv_head * GROUP, NOWHERE  # before the first step
     # no invariants out of the loop: each would hold a register that the accumulators need, and wgmma would wait for spills
     for step in tl.range(0, count * GROUP, num_stages=STAGES, disable_licm=True):
         if GROUP == 1:
@@ -165,16 +208,22 @@ def _key_blocks(
 
 @triton.jit(do_not_specialize=SIZES)
 def _finish(
-    total, quantum, dq, dq_b, dq_h, dq_s, heads, q_len, q_padded, scale,
-    D: tl.constexpr, M: tl.constexpr, RULE: tl.constexpr,
+    total, quantum, dq, dq_b, dq_h, dq_s, heads, q_len, kv_len, q_padded, window, scale,
+    D: tl.constexpr, M: tl.constexpr, N: tl.constexpr, CAUSAL: tl.constexpr, WINDOWED: tl.constexpr, RULE: tl.constexpr,
 ):  # fmt: skip
-    """From its sum, which lies transposed ([D, M] per block of queries), to dQ."""
+    """From its sum, which lies transposed ([D, M] per block of queries), to dQ; if exact, less an anchor per block of keys."""
     head = tl.program_id(1).to(tl.int64)
     rows = tl.program_id(0).to(tl.int64) * M + tl.arange(0, M)
     columns = tl.arange(0, D)
     cell = head * q_padded * D + tl.program_id(0) * M * D
-    value = tl.load(total + cell + columns[:, None] * M + tl.arange(0, M)[None, :]).to(tl.float32)
-    value = value * (tl.load(quantum + head * q_padded + rows)[None, :] if RULE == 2 else scale)
+    value = tl.load(total + cell + columns[:, None] * M + tl.arange(0, M)[None, :])
+    if RULE == 2:
+        first, last = _key_range(tl.program_id(0) * M, kv_len - q_len, kv_len, window, M, N, CAUSAL, WINDOWED)
+        anchors = tl.mul(tl.maximum(last - first, 0), ANCHOR_BITS, sanitize_overflow=False)
+        value = tl.sub(value, anchors, sanitize_overflow=False).to(tl.float32)
+        value = value * tl.load(quantum + head * q_padded + rows)[None, :]
+    else:
+        value = value * scale
     place = dq + head // heads * dq_b + head % heads * dq_h + rows[:, None] * dq_s + columns[None, :]
     tl.store(place, value.T.to(dq.dtype.element_ty), mask=(rows < q_len)[:, None])
 
@@ -190,11 +239,7 @@ def _query_blocks(
     query = (blocks - 1 - tl.program_id(0)) * M  # causal: long programs first
     b, head = tl.program_id(1) // heads, tl.program_id(1) % heads
     shift = kv_len - q_len
-    first, last = 0, tl.cdiv(kv_len, N)
-    if CAUSAL:
-        last = tl.minimum(tl.cdiv(tl.maximum(query + M + shift, 0), N), last)
-    if WINDOWED:
-        first = tl.maximum(query + shift - window + 1, 0) // N
+    first, last = _key_range(query, shift, kv_len, window, M, N, CAUSAL, WINDOWED)
     at = tl.program_id(1) * q_padded + query + tl.arange(0, M)
     lse2_row, delta_row = tl.load(lse2 + at), tl.load(delta + at)
     query_tile = q.load([b, head, query, 0]).reshape(M, D)
@@ -234,11 +279,11 @@ def _prepared(
     if rule:
         kind = torch.int32 if rule == 2 else torch.float32
         total = torch.empty((batch * heads * q_padded * dim,), dtype=kind, device=q.device)
-    norms, reach = survey or (delta, delta)
+    norms, shares, reach = survey or (delta, delta, delta)
     key_blocks = reach.shape[2] if survey else 1
     options = config_for("attention.prepare", dim, q)
     _prepare[(q_padded // options["BLOCK"], batch * heads)](
-        out, grad_out, lse, norms, reach, lse2, delta, inverse, quantum, total,
+        out, grad_out, lse, norms, shares, reach, lse2, delta, inverse, quantum, total,
         *out.stride()[:3], *grad_out.stride()[:3], heads, kv_heads, q_len, q_padded, key_blocks, scale,
         D=dim, RULE=rule, KEY_BLOCKS=triton.next_power_of_2(key_blocks), **options, enable_fp_fusion=True
     )  # fmt: skip
@@ -251,8 +296,9 @@ def backward(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
     """Gradients dq, dk, dv of the forward whose ``out`` and ``lse`` are given; ``rule`` is exact, atomic or two_pass.
 
-    ``survey`` is the forward's; without it the exact rule takes it in a pass of its own. grad_out like out. Nothing waits for
-    the host. Workspace: ``shape.backward_bytes``. Bits of "exact" and "two_pass" depend on the inputs alone.
+    ``survey`` is the forward's; without it the exact rule takes it in a pass of its own, which knows nothing of probabilities:
+    the quanta are then coarser, the bits others. grad_out like out. Nothing waits for the host. Workspace:
+    ``shape.backward_bytes``. Bits of "exact" and "two_pass" depend on the inputs and on ``survey`` alone.
     """
     number = RULES[rule]
     batch, heads, q_len, dim = q.shape
@@ -288,8 +334,8 @@ def backward(
     if number:
         finish = config_for("attention.finish", dim, q)
         _finish[(q_padded // rows, batch * heads)](
-            total, quantum, dq, *dq.stride()[:3], heads, q_len, q_padded, scale,
-            D=dim, M=rows, RULE=number, **finish, enable_fp_fusion=True
+            total, quantum, dq, *dq.stride()[:3], heads, q_len, kv_len, q_padded, window or 0, scale,
+            D=dim, M=rows, N=keys, RULE=number, **masks, **finish, enable_fp_fusion=True
         )  # fmt: skip
         return dq, dk, dv
     second = config_for("attention.backward_queries", dim, q)

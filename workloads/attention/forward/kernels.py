@@ -14,18 +14,23 @@ import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from ...blocks.configs import config_for
+from .. import shape
 from ..shape import padded
 
+SHARED = tl.constexpr(shape.SHARED)
 SIZES = ("heads", "kv_heads", "q_len", "kv_len", "window", "key_blocks")  # one binary for all of them
 
 
 class Survey(NamedTuple):
     """Magnitudes in f32: ``norms`` [B·Hq, padded queries] are ‖q_i‖, ``reach`` [3, B·Hkv, key blocks] are maxima.
 
-    ``reach`` holds the largest ‖V_j‖, |K_jd| and ‖K_j‖ of each block; NaN where it holds NaN or Inf.
+    ``shares`` [B·Hq, padded queries]: no block of :data:`~workloads.attention.shape.SHARED` keys, counted from the first key,
+    has more than this of a query's probability; 0 where a query sees nothing. ``reach`` holds the largest ‖V_j‖, |K_jd| and
+    ‖K_j‖ of each block; NaN where it holds NaN or Inf.
     """
 
     norms: torch.Tensor
+    shares: torch.Tensor
     reach: torch.Tensor
 
 
@@ -67,10 +72,10 @@ def _seen(keys, queries, kv_len, window, CAUSAL: tl.constexpr, WINDOWED: tl.cons
 
 @triton.jit
 def _walk(
-    total, highest, weight_sum, query_tile, k, v, b, kv_head, queries, kv_len, window, scale_log2, first, last,
+    total, highest, weight_sum, heaviest, query_tile, k, v, b, kv_head, queries, kv_len, window, scale_log2, first, last,
     D: tl.constexpr, N: tl.constexpr, CAUSAL: tl.constexpr, WINDOWED: tl.constexpr, MASKED: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """One pass of the running softmax over the key blocks ``first`` .. ``last`` − 1."""
+    """One pass of the running softmax over the key blocks ``first`` .. ``last`` − 1; ``heaviest``: the largest block's sum."""
     for block in tl.range(first, last, num_stages=STAGES, disable_licm=True):
         key_tile = k.load([b, kv_head, block * N, 0]).reshape(N, D)
         scores = tl.dot(query_tile, key_tile.T)
@@ -83,14 +88,16 @@ def _walk(
         shrink = tl.exp2(highest - base)
         value_tile = v.load([b, kv_head, block * N, 0]).reshape(N, D)
         total = tl.dot(weights.to(value_tile.dtype), value_tile, total * shrink[:, None])
-        weight_sum = weight_sum * shrink + tl.sum(weights, axis=1)
+        block_sum = tl.sum(weights, axis=1)
+        weight_sum = weight_sum * shrink + block_sum
+        heaviest = tl.maximum(heaviest * shrink, block_sum)
         highest = higher
-    return total, highest, weight_sum
+    return total, highest, weight_sum, heaviest
 
 
 @triton.jit(do_not_specialize=SIZES)
 def _attend(
-    q, k, v, out, lse, norms, reach, heads, kv_heads, q_len, kv_len, q_padded, window, scale,
+    q, k, v, out, lse, norms, shares, reach, heads, kv_heads, q_len, kv_len, q_padded, window, scale,
     D: tl.constexpr, M: tl.constexpr, N: tl.constexpr, GROUP: tl.constexpr, CAUSAL: tl.constexpr, WINDOWED: tl.constexpr,
     EVEN: tl.constexpr, SURVEY: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
@@ -117,21 +124,21 @@ def _attend(
     scale_log2 = scale * 1.4426950408889634
     query_tile = q.load([b, head, query, 0]).reshape(M, D)
     highest = tl.full((M,), float("-inf"), dtype=tl.float32)
-    weight_sum = tl.zeros((M,), dtype=tl.float32)
+    weight_sum, heaviest = tl.zeros((M,), dtype=tl.float32), tl.zeros((M,), dtype=tl.float32)
     total = tl.zeros((M, D), dtype=tl.float32)
     if WINDOWED:
-        total, highest, weight_sum = _walk(
-            total, highest, weight_sum, query_tile, k, v, b, kv_head, queries, kv_len, window, scale_log2, first, inner_first,
-            D, N, CAUSAL, WINDOWED, True, STAGES,
+        total, highest, weight_sum, heaviest = _walk(
+            total, highest, weight_sum, heaviest, query_tile, k, v, b, kv_head, queries, kv_len, window, scale_log2,
+            first, inner_first, D, N, CAUSAL, WINDOWED, True, STAGES,
         )  # fmt: skip
-    total, highest, weight_sum = _walk(
-        total, highest, weight_sum, query_tile, k, v, b, kv_head, queries, kv_len, window, scale_log2, inner_first, inner_last,
-        D, N, CAUSAL, WINDOWED, False, STAGES,
+    total, highest, weight_sum, heaviest = _walk(
+        total, highest, weight_sum, heaviest, query_tile, k, v, b, kv_head, queries, kv_len, window, scale_log2,
+        inner_first, inner_last, D, N, CAUSAL, WINDOWED, False, STAGES,
     )  # fmt: skip
     if CAUSAL or not EVEN:
-        total, highest, weight_sum = _walk(
-            total, highest, weight_sum, query_tile, k, v, b, kv_head, queries, kv_len, window, scale_log2, inner_last, last,
-            D, N, CAUSAL, WINDOWED, True, STAGES,
+        total, highest, weight_sum, heaviest = _walk(
+            total, highest, weight_sum, heaviest, query_tile, k, v, b, kv_head, queries, kv_len, window, scale_log2,
+            inner_last, last, D, N, CAUSAL, WINDOWED, True, STAGES,
         )  # fmt: skip
     empty = weight_sum == 0.0
     total = tl.where(empty[:, None], 0.0, total / weight_sum[:, None])
@@ -140,7 +147,11 @@ def _attend(
     row = tl.program_id(1).to(tl.int64)
     tl.store(lse + row * q_len + rows, natural, mask=rows < q_len)
     if SURVEY:
-        tl.store(norms + row * q_padded + rows, _norms(query_tile.to(tl.float32)), mask=rows < q_padded)
+        at = row * q_padded + rows
+        tl.store(norms + at, _norms(query_tile.to(tl.float32)), mask=rows < q_padded)
+        PARTS: tl.constexpr = SHARED // N if SHARED > N else 1
+        share = heaviest / weight_sum * PARTS
+        tl.store(shares + at, tl.where(empty, 0.0, share), mask=rows < q_padded)
         stride = tl.num_programs(1) // heads * kv_heads * key_blocks
         if head % GROUP == 0:
             reach += (b * kv_heads + kv_head) * key_blocks
@@ -149,17 +160,18 @@ def _attend(
 
 @triton.jit(do_not_specialize=SIZES)
 def _survey(
-    q, k, v, norms, reach, heads, kv_heads, q_padded, key_blocks,
+    q, k, v, norms, shares, reach, heads, kv_heads, q_padded, key_blocks,
     D: tl.constexpr, M: tl.constexpr, N: tl.constexpr, GROUP: tl.constexpr,
 ):  # fmt: skip
-    """What ``_attend`` writes with SURVEY, for a forward that was another's."""
+    """What ``_attend`` writes with SURVEY, for a forward that was another's; of the shares nothing is known: 1."""
     query = tl.program_id(0) * M
     b, head = tl.program_id(1) // heads, tl.program_id(1) % heads
     kv_head = head // GROUP
     query_tile = q.load([b, head, query, 0]).reshape(M, D)
     rows = query + tl.arange(0, M)
-    at = norms + tl.program_id(1).to(tl.int64) * q_padded + rows
-    tl.store(at, _norms(query_tile.to(tl.float32)), mask=rows < q_padded)
+    at = tl.program_id(1).to(tl.int64) * q_padded + rows
+    tl.store(norms + at, _norms(query_tile.to(tl.float32)), mask=rows < q_padded)
+    tl.store(shares + at, tl.full((M,), 1.0, dtype=tl.float32), mask=rows < q_padded)
     stride = tl.num_programs(1) // heads * kv_heads * key_blocks
     if head % GROUP == 0:
         reach += (b * kv_heads + kv_head) * key_blocks
@@ -203,10 +215,10 @@ def forward(
     q_padded, key_blocks = padded(q_len), triton.cdiv(kv_len, keys)
     found = None
     if survey:
-        norms = torch.empty((batch * heads, q_padded), dtype=torch.float32, device=q.device)
-        found = Survey(norms, torch.empty((3, batch * kv_heads, key_blocks), dtype=torch.float32, device=q.device))
+        norms, shares = torch.empty((2, batch * heads, q_padded), dtype=torch.float32, device=q.device)
+        found = Survey(norms, shares, torch.empty((3, batch * kv_heads, key_blocks), dtype=torch.float32, device=q.device))
     _attend[(triton.cdiv(q_len, rows), batch * heads)](
-        tiles(q, rows), tiles(k, keys), tiles(v, keys), tiles(out, rows), lse, *(found or (lse, lse)),
+        tiles(q, rows), tiles(k, keys), tiles(v, keys), tiles(out, rows), lse, *(found or (lse, lse, lse)),
         heads, kv_heads, q_len, kv_len, q_padded, window or 0, scale,
         D=dim, GROUP=heads // kv_heads, CAUSAL=causal or window is not None, WINDOWED=window is not None,
         EVEN=kv_len % keys == 0, SURVEY=survey, **options, enable_fp_fusion=True
@@ -222,8 +234,8 @@ def survey_of(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Survey:
     options: dict[str, Any] = dict(config_for("attention.survey", dim, q))
     rows, keys = options["M"], options["N"]
     q_padded, key_blocks = padded(q_len), triton.cdiv(kv_len, keys)
-    norms = torch.empty((batch * heads, q_padded), dtype=torch.float32, device=q.device)
-    found = Survey(norms, torch.empty((3, batch * kv_heads, key_blocks), dtype=torch.float32, device=q.device))
+    norms, shares = torch.empty((2, batch * heads, q_padded), dtype=torch.float32, device=q.device)
+    found = Survey(norms, shares, torch.empty((3, batch * kv_heads, key_blocks), dtype=torch.float32, device=q.device))
     _survey[(q_padded // rows, batch * heads)](
         tiles(q, rows), tiles(k, keys), tiles(v, keys), *found, heads, kv_heads, q_padded, key_blocks,
         D=dim, GROUP=heads // kv_heads, **options, enable_fp_fusion=True
