@@ -8,7 +8,7 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from perfgate.errors import UnusableError
@@ -19,26 +19,25 @@ POLL_SECONDS = 0.5
 
 @contextmanager
 def only_one_on(
-    device: str, *, say: Callable[[str], None], patience: float = 3600.0, folder: Path | None = None
+    *devices: str, say: Callable[[str], None], patience: float = 3600.0, folder: Path | None = None
 ) -> Iterator[None]:
-    """Holds the card behind ``device`` ("cuda:0") until the block ends; waits where another run holds it, and says so.
+    """Holds the cards behind ``devices`` ("cuda:0") until the block ends; waits where another run holds one, and says so.
+
+    Several are taken in the order of their locks' names, the same in every process, so that no two runs wait for each other.
 
     The lock belongs to the open file, so it goes with the process however that ends. A CPU is not locked. Machines whose jobs
     run in containers must share ``folder`` (the temporary directory, or $PERFGATE_LOCKS). Raises :class:`UnusableError` (exit
     code 5: nothing was measured) after ``patience`` seconds.
     """
-    if not device.startswith("cuda"):
+    locks = {lock_file(device, folder): device for device in devices if device.startswith("cuda")}
+    with ExitStack() as held:
+        for path in sorted(locks):
+            handle = _opened(path)
+            held.callback(os.close, handle)
+            _take(handle, path, locks[path], say, patience)
+            os.ftruncate(handle, 0)
+            os.write(handle, json.dumps({"pid": os.getpid(), "since": time.strftime("%Y-%m-%dT%H:%M:%S%z")}).encode())
         yield
-        return
-    path = lock_file(device, folder)
-    handle = _opened(path)
-    try:
-        _take(handle, path, device, say, patience)
-        os.ftruncate(handle, 0)
-        os.write(handle, json.dumps({"pid": os.getpid(), "since": time.strftime("%Y-%m-%dT%H:%M:%S%z")}).encode())
-        yield
-    finally:
-        os.close(handle)
 
 
 def lock_file(device: str, folder: Path | None = None) -> Path:

@@ -72,6 +72,16 @@ def describe(device: str, environment: Mapping[str, str] = os.environ) -> tuple[
         return {}, str(problem)
 
 
+def visible_cards(environment: Mapping[str, str] = os.environ) -> int:
+    """How many cards a program sees under CUDA_VISIBLE_DEVICES; 0 where NVML can't say."""
+    try:
+        with _started() as nvml:
+            visible = environment.get("CUDA_VISIBLE_DEVICES")
+            return int(nvml.nvmlDeviceGetCount()) if visible is None else len(_entries(visible))
+    except NvmlError:
+        return 0
+
+
 class NvmlError(Exception):
     """NVML can't be used at all, in words."""
 
@@ -79,6 +89,16 @@ class NvmlError(Exception):
 @contextmanager
 def card(device: str, environment: Mapping[str, str]) -> Iterator[tuple[Any, Any]]:
     """The pynvml module and the handle for a torch device string. Raises :class:`NvmlError`."""
+    with _started() as nvml:
+        try:
+            yield nvml, _handle(nvml, device, environment.get("CUDA_VISIBLE_DEVICES"))
+        except nvml.NVMLError as error:
+            raise NvmlError(f"NVML does not know {device}: {error}") from None
+
+
+@contextmanager
+def _started() -> Iterator[Any]:
+    """The pynvml module between its start and its end. Raises :class:`NvmlError`."""
     try:
         import pynvml
     except ImportError:
@@ -88,9 +108,9 @@ def card(device: str, environment: Mapping[str, str]) -> Iterator[tuple[Any, Any
     except pynvml.NVMLError as error:
         raise NvmlError(f"NVML does not start: {error}") from None
     try:
-        yield pynvml, _handle(pynvml, device, environment.get("CUDA_VISIBLE_DEVICES"))
+        yield pynvml
     except pynvml.NVMLError as error:
-        raise NvmlError(f"NVML does not know {device}: {error}") from None
+        raise NvmlError(f"NVML does not answer: {error}") from None
     finally:
         with suppress(pynvml.NVMLError):
             pynvml.nvmlShutdown()
@@ -101,11 +121,15 @@ def _handle(nvml: Any, device: str, visible: str | None) -> Any:
     number = int(device.partition(":")[2] or 0)
     if visible is None:
         return nvml.nvmlDeviceGetHandleByIndex(number)
-    entries = [entry.strip() for entry in visible.split(",") if entry.strip()]
+    entries = _entries(visible)
     if number >= len(entries):
         raise NvmlError(f"{device} is not among CUDA_VISIBLE_DEVICES, which names {len(entries)}")
     entry = entries[number]
     return nvml.nvmlDeviceGetHandleByIndex(int(entry)) if entry.isdigit() else nvml.nvmlDeviceGetHandleByUUID(entry)
+
+
+def _entries(visible: str) -> list[str]:
+    return [entry.strip() for entry in visible.split(",") if entry.strip()]
 
 
 def _asked(question: Callable[[], T]) -> T | None:

@@ -19,6 +19,6 @@ def run(config: Config, options: ProgramOptions, *, command: str, progress: Prog
     prepared = prepare(config, options)
     directory = RunDirectory.create(config.out, datetime.now(UTC))
     session = ProgramSession(prepared, directory, command, progress)
-    with only_one_on(prepared.device, say=progress.say), session.concluded():
+    with only_one_on(*prepared.cards, say=progress.say), session.concluded():
         session.measure()
     return Finished(session.result(), directory)

@@ -19,6 +19,7 @@ from perfgate.discover import bundled_folder, readable
 from perfgate.environment import fingerprint
 from perfgate.errors import ProfilerError, UnusableError, UsageError
 from perfgate.model import Reason
+from perfgate.nvml import visible_cards
 from perfgate.profilers.nsys import NsysProfiler
 from perfgate.program.arms import Arm, arms_of, environment_of
 from perfgate.program.evidence import STEP
@@ -28,6 +29,8 @@ from perfgate.program.options import ProgramOptions
 from perfgate.sequential import Looks
 from perfgate.traces.names import compile_pattern
 
+TORCHRUN = ("torchrun", "torch.distributed.run", "torch.distributed.launch")
+JOB_LAUNCHERS = ("srun", "mpirun", "mpiexec")
 READY_LINES = """[[budget]]
 range = "step"
 metric = "step_wall"
@@ -53,6 +56,7 @@ class Prepared:
     expected_ranks: int  # 0 unknown
     environment: dict[str, Any]
     findings: tuple[Reason, ...]
+    cards: tuple[str, ...] = ()  # of this machine, which the program runs on: locked and watched while it runs
 
     @property
     def gpu(self) -> bool:
@@ -95,8 +99,20 @@ def prepare(config: Config, options: ProgramOptions) -> Prepared:
         findings.append(Reason("NO_GPU", text, "--device 0 insists on a GPU; `perfgate doctor`"))
     launcher = Launcher(options, contract, facts, config.timeout, config.keep_report)
     expected = options.ranks or ranks_in(options.command)
-    environment = fingerprint(device)
-    return Prepared(config, options, arms, device, budgets, launcher, looks, profiled, expected, environment, tuple(findings))
+    return Prepared(
+        config=config,
+        options=options,
+        arms=arms,
+        device=device,
+        budgets=budgets,
+        launcher=launcher,
+        looks=looks,
+        profiled_blocks=profiled,
+        expected_ranks=expected,
+        environment=fingerprint(device),
+        findings=tuple(findings),
+        cards=cards_of(device, options.command, expected, visible_cards() if device != "cpu" else 0),
+    )
 
 
 def program_budgets(gpu: bool, thresholds: str) -> Budgets:
@@ -115,16 +131,34 @@ def program_budgets(gpu: bool, thresholds: str) -> Budgets:
     return Budgets(readable(Path(budgets.file).resolve()), budgets.content, budgets.lines, budgets.defaults_line, budgets.today)
 
 
+def cards_of(device: str, command: Sequence[str], ranks: int, visible: int) -> tuple[str, ...]:
+    """The first of ``visible`` cards, one per rank of this machine, where a launcher starts several; else ``device`` alone.
+
+    A launcher that does not say how many (``--nproc-per-node gpu``) and one whose ranks lie on several machines (srun) may use
+    every visible card.
+    """
+    if device == "cpu" or not (ranks > 1 or launcher_in(command)):
+        return (device,)
+    local = _option(command, ("--nproc-per-node", "--nproc_per_node")) or ranks or visible
+    return tuple(f"cuda:{number}" for number in range(min(local, visible))) or (device,)
+
+
 def ranks_in(command: Sequence[str]) -> int:
     """How many ranks a launcher's options name; 0 where they don't say (``--nproc-per-node gpu``, a script of its own)."""
     before = command[: command.index(RANK_MODULE)] if RANK_MODULE in command else command
-    names = [Path(part).name for part in before]
-    if not {"torchrun", "torch.distributed.run", "torch.distributed.launch", "srun", "mpirun", "mpiexec"} & set(names):
+    launcher = launcher_in(before)
+    if not launcher:
         return 0
-    if {"srun", "mpirun", "mpiexec"} & set(names):
+    if launcher not in TORCHRUN:
         return _option(before, ("-n", "--ntasks", "-np", "--np"))
     local = _option(before, ("--nproc-per-node", "--nproc_per_node"))
     return local * (_option(before, ("--nnodes",)) or 1)
+
+
+def launcher_in(command: Sequence[str]) -> str:
+    """The launcher that starts ``command``'s ranks; "" where none of those that are known does."""
+    names = [Path(part).name for part in command]
+    return next((one for one in (*JOB_LAUNCHERS, *TORCHRUN) if one in names), "")
 
 
 def _option(command: Sequence[str], names: Sequence[str]) -> int:

@@ -45,6 +45,7 @@ class ProgramSession:
     def __init__(self, prepared: Prepared, directory: RunDirectory, command: str, progress: Progress) -> None:
         self.directory = directory
         self._prepared, self._progress = prepared, progress
+        self._cards = prepared.cards
         part = bool(prepared.config.shard)
         self._runs = Runs.of(prepared.options, directory.path, prepared.arms, prepared.expected_ranks, part=part)
         self._metrics = Comparer()
@@ -179,9 +180,12 @@ class ProgramSession:
         """One block. One whose arms met unlike conditions does not count; what all met alike is told once."""
         met: dict[str, list[Reason]] = {arm.name: [] for arm in self._prepared.arms}
         for position, arm in enumerate(order(self._prepared.arms, number)):
-            before = segment(self._prepared.device)
+            before = [segment(card) for card in self._cards]
             self._run(arm, kind, number, position)
-            met[arm.name].extend(segment_guard(before, segment(self._prepared.device)))
+            for card, earlier in zip(self._cards, before, strict=True):
+                said = f"{card}: " if len(self._cards) > 1 else ""
+                found = segment_guard(earlier, segment(card))
+                met[arm.name] += [replace(one, text=f"{said}{one.text}") for one in found]
         told = {name: [one for one in reasons if one.code != OWN_DOING] for name, reasons in met.items()}
         changed = [one for name in told if name != "default" for one in one_sided(told["default"], told[name])]
         self._capped(met)

@@ -1,3 +1,4 @@
+import json
 import os
 import subprocess
 import sys
@@ -87,3 +88,15 @@ def test_every_user_may_take_it_next(tmp_path):
         pass
 
     assert lock_file("cuda:0", tmp_path).stat().st_mode & 0o777 == 0o666
+
+
+def test_several_cards_are_held_together_and_each_is_freed(tmp_path, holder):
+    with only_one_on("cuda:1", "cuda:2", say=print, folder=tmp_path):
+        held = [lock_file(device, tmp_path).read_text() for device in ("cuda:1", "cuda:2")]
+
+    assert [str(os.getpid())] * 2 == [str(json.loads(one)["pid"]) for one in held]
+    waiting = only_one_on("cuda:0", "cuda:1", say=lambda text: None, patience=0.1, folder=tmp_path)
+    with pytest.raises(UnusableError, match="has held cuda:0"), waiting:
+        pytest.fail("two runs held one card")
+    with only_one_on("cuda:1", "cuda:2", say=pytest.fail, folder=tmp_path):
+        pass

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from perfgate.card_lock import lock_file
-from perfgate.nvml import Segment, describe, read_segment
+from perfgate.nvml import Segment, describe, read_segment, visible_cards
 
 
 class Refused(Exception):
@@ -30,6 +30,7 @@ def nvml(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
         "NVMLError": Refused,
         "nvmlInit": lambda: None,
         "nvmlShutdown": lambda: None,
+        "nvmlDeviceGetCount": lambda: 8,
         "nvmlDeviceGetHandleByIndex": lambda index: f"card {index}",
         "nvmlDeviceGetHandleByUUID": lambda uuid: f"card {uuid}",
         "nvmlDeviceGetDeviceHandleFromMigDeviceHandle": refuse,
@@ -159,6 +160,19 @@ def test_no_binding_is_words(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_cpu_is_not_asked() -> None:
     assert Segment() == replace(read_segment("cpu", {}), read_ns=0)
+
+
+@pytest.mark.parametrize(
+    ("environment", "count"), [({}, 8), ({"CUDA_VISIBLE_DEVICES": "3, 5"}, 2), ({"CUDA_VISIBLE_DEVICES": ""}, 0)]
+)
+def test_how_many_cards_a_program_sees(nvml: ModuleType, environment: dict[str, str], count: int) -> None:
+    assert count == visible_cards(environment)
+
+
+def test_no_nvml_no_cards(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+
+    assert 0 == visible_cards({})
 
 
 def test_a_cards_lock_is_the_same_under_every_view_of_it(nvml: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:

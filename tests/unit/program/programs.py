@@ -139,7 +139,7 @@ class Gate:
     def __init__(
         self, folder: Path, monkeypatch: pytest.MonkeyPatch, launched: Launched, text: str = BUDGETS, **options
     ) -> None:
-        blocks = options.pop("blocks", 1)
+        blocks, cards = options.pop("blocks", 1), options.pop("cards", ("cuda:0",))
         more = options.pop("max_blocks", blocks)
         if not options.pop("html", False):  # drawing takes longer than all the rest
             monkeypatch.setattr(session, "FORMATS", {**FORMATS, "html": lambda result: ""})
@@ -150,7 +150,20 @@ class Gate:
         environment = {"device": "cuda", "gpu": {"name": "NVIDIA H200"}}
         looks = Looks.plan(blocks, more)
         prepared = Prepared(
-            *(config, given, arms_of(given), "cuda:0", budgets(folder, text), launched, looks, profiled, 0, environment, ())
+            *(
+                config,
+                given,
+                arms_of(given),
+                "cuda:0",
+                budgets(folder, text),
+                launched,
+                looks,
+                profiled,
+                0,
+                environment,
+                (),
+                cards,
+            )
         )
         directory = RunDirectory(folder / "run")
         (folder / "run" / "captures").mkdir(parents=True)

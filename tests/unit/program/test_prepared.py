@@ -7,7 +7,7 @@ from perfgate.config import Config
 from perfgate.errors import UnusableError, UsageError
 from perfgate.program import dry_run, prepared
 from perfgate.program.options import ProgramOptions
-from perfgate.program.prepared import program_budgets, ranks_in
+from perfgate.program.prepared import cards_of, program_budgets, ranks_in
 
 PROGRAM = ProgramOptions(command=(sys.executable, "train.py"), mode_args=(("deterministic", ("--det",)),))
 
@@ -38,6 +38,26 @@ def no_card(monkeypatch):
 )
 def test_ranks_that_a_launcher_names(command, expected):
     assert expected == ranks_in(command.split())
+
+
+@pytest.mark.parametrize(
+    ("device", "command", "ranks", "expected"),
+    [
+        ("cpu", "torchrun --nproc-per-node 4 train.py", 4, ["cpu"]),
+        ("cuda:1", "python train.py", 0, ["cuda:1"]),
+        ("cuda:0", "torchrun --nproc-per-node 4 train.py", 4, ["cuda:0", "cuda:1", "cuda:2", "cuda:3"]),
+        ("cuda:0", "torchrun --nnodes 2 --nproc_per_node=2 train.py", 4, ["cuda:0", "cuda:1"]),
+        ("cuda:0", "torchrun --nproc-per-node gpu train.py", 0, [f"cuda:{number}" for number in range(8)]),
+        ("cuda:0", "srun -n 16 python train.py", 16, [f"cuda:{number}" for number in range(8)]),
+        ("cuda:0", "./launch.sh", 2, ["cuda:0", "cuda:1"]),
+    ],
+)
+def test_the_cards_of_all_ranks_are_locked_and_watched(device, command, ranks, expected):
+    assert expected == list(cards_of(device, command.split(), ranks, 8))
+
+
+def test_a_machine_whose_cards_nobody_can_count_has_the_one_that_is_named():
+    assert ("cuda:0",) == cards_of("cuda:0", ["torchrun", "train.py"], 2, 0)
 
 
 @pytest.mark.parametrize("gpu", [True, False])

@@ -295,6 +295,18 @@ def test_a_block_whose_arms_met_unlike_conditions_is_made_up_for(gate, monkeypat
     assert {1} == {one.block for one in the(result, "step").default.samples if one.step_wall_ns}
 
 
+def test_every_card_of_the_ranks_is_watched(gate, monkeypatch):
+    """With two cards each run has two readings; the second card of the second timed run is slowed down."""
+    monkeypatch.setattr("perfgate.program.session.segment", lambda card: card)
+    guarded(monkeypatch, "THROTTLED", in_run=2 * 5 + 1)
+    result = gate(Launched(arms(**WITHIN)), cards=("cuda:0", "cuda:1")).run()
+
+    assert (
+        "block 1 does not count: only the deterministic arm: cuda:1: the card was slowed down"
+        == told(result, "BLOCK_DROPPED")[0].text
+    )
+
+
 def test_an_arm_that_meets_the_cards_power_cap_pays_for_it(gate, monkeypatch):
     guarded(monkeypatch, "POWER_CAPPED", in_run=5)
     launched = Launched(arms(**WITHIN))
