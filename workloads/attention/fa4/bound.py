@@ -10,10 +10,20 @@ same bits.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 ROUNDER = 1.5  # C / U
-SMALLEST, LARGEST = 2.0**-100, 2.0**126  # of U: no quantum is subnormal; above, C is NaN
+SMALLEST, LARGEST = 2.0**-100, 2.0**127  # of U: no quantum is subnormal; above, C is NaN
+SMALLEST_BITS = (127 - 100) << 23  # of 2⁻¹⁰⁰ as f32
+LOST = 2.0**-62  # at most this much of a norm is lost where squares underflow
+LEAST_EXTENT = 2.0**-126
 FINE_BITS = 11  # a tile in the shared sum has its largest element at 2^11 quanta or more, of 2^23
+
+
+def extent(largest_value_norm: Any, largest_key: Any, larger: Callable[..., Any] = max) -> Any:
+    """What ‖dO_i‖ is multiplied by: twice max_j‖V_j‖·max_jd|K_jd|, never 0. Floats, or the kernel's own numbers."""
+    return larger(LEAST_EXTENT, (largest_value_norm + LOST) * largest_key * 2.0)
 
 
 def row_limit(grad_norm: float, largest_value_norm: float, largest_key: float) -> float:
@@ -22,11 +32,20 @@ def row_limit(grad_norm: float, largest_value_norm: float, largest_key: float) -
     Half of it bounds Σ_j |dS_ij||K_jd| (README); the other half is for rounding: the contributions' own, bf16 dS and out, and
     probabilities that do not sum to 1 because the logits were rounded.
     """
-    return 2.0 * grad_norm * largest_value_norm * largest_key
+    return (grad_norm + LOST) * float(extent(largest_value_norm, largest_key))
+
+
+def constant_bits(limit_bits: Any, larger: Callable[..., Any] = max) -> Any:
+    """C as f32 bits from those of a limit that is not negative: integers, or the kernel's own numbers.
+
+    Bits of f32 grow with the number, so adding all ones below the exponent and masking them rounds up to a power of two; 1.5
+    times it is one bit more. A limit above 2¹²⁷ ends in the exponent of Inf, and with that bit in NaN.
+    """
+    return ((larger(limit_bits, SMALLEST_BITS) + 0x7FFFFF) & 0x7F800000) | 0x400000
 
 
 def constant(limit: float) -> float:
-    """C for the smallest power of two U that reaches ``limit``, at least 2⁻¹⁰⁰; NaN above 2¹²⁶ and for NaN."""
+    """C for the smallest power of two U that reaches ``limit``, at least 2⁻¹⁰⁰; NaN above 2¹²⁷ and for NaN."""
     if not limit <= LARGEST:
         return math.nan
     mantissa, exponent = math.frexp(max(limit, SMALLEST))

@@ -1,4 +1,4 @@
-"""Triton kernels around flash-attn-4's backward: what it reads before (delta, LSE, C of every row), what is added after it."""
+"""Triton kernels around flash-attn-4's backward: what it reads before (delta, LSE, norms), what is added after it."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ import torch
 import triton
 import triton.language as tl
 
-from .bound import LARGEST, SMALLEST
+from .bound import LOST, SMALLEST
 
-CHUNKS = 64  # programs per kv head that look for the largest key and value
-ROWS = 32  # query rows of a program
+CHUNKS = 64  # of the kv rows of one head: each gives one largest key and one largest value
+ROWS, WARPS = 32, 4  # of a program: rows at a time
 SAMPLES = 32  # rows that the first guess at dK and dV looks at
 TILE = 128  # kv rows of one tile of the backward kernel
 HEADROOM = 64.0  # the guess may be this much too low before a tile must be kept aside
 LOG2_E = tl.constexpr(1.4426950408889634)
+LOST_NORM = tl.constexpr(LOST)
 SMALLEST_BITS = tl.constexpr((127 + round(math.log2(SMALLEST))) << 23)
-LARGEST_U = tl.constexpr(LARGEST)
+LARGEST_U = tl.constexpr(2.0**126)  # of a kv tile, whose elements may be as large as U / 2: U / 2 + C is finite
 
 
 @triton.jit
-def _constant(limit):
-    """C = 1.5·U for the smallest power of two U that reaches ``limit``; NaN where that is above 2^126 or not a number."""
-    power = (limit.to(tl.int32, bitcast=True) + 0x7FFFFF) & 0x7F800000
-    bits = tl.maximum(power, SMALLEST_BITS) | 0x400000
-    return tl.where(limit <= LARGEST_U, bits, 0x7FC00000).to(tl.float32, bitcast=True)
+def _constant(size):
+    """C = 1.5·U for the smallest power of two U that reaches ``size``, which is cut to [2^-100, 2^126]."""
+    power = (tl.minimum(size, LARGEST_U).to(tl.int32, bitcast=True) + 0x7FFFFF) & 0x7F800000
+    return (tl.maximum(power, SMALLEST_BITS) | 0x400000).to(tl.float32, bitcast=True)
 
 
 @triton.jit
@@ -44,28 +44,69 @@ def _rms(pointer, stride, head_stride, heads, rows, SAMPLES: tl.constexpr, D: tl
 
 
 @triton.jit
-def _survey(
-    k, v, largest, rows, heads, k_batch, k_head, k_row, v_batch, v_head, v_row,
-    CHUNKS: tl.constexpr, ROWS: tl.constexpr, D: tl.constexpr,
-):  # fmt: skip
-    """Of each kv head: the largest ‖V_j‖² and |K_jd| of each chunk of rows. NaN and Inf are left out."""
-    chunk, head = tl.program_id(0), tl.program_id(1)
-    batch = (head // heads).to(tl.int64)
-    k += batch * k_batch + (head % heads).to(tl.int64) * k_head
-    v += batch * v_batch + (head % heads).to(tl.int64) * v_head
+def _survey_chunk(k, v, extents, rows, chunk, k_row, v_row, CHUNKS: tl.constexpr, ROWS: tl.constexpr, D: tl.constexpr):
+    """Of one chunk of a head's kv rows: the largest ‖V_j‖ and |K_jd|, as bits. NaN and Inf are left out."""
     column = tl.arange(0, D)[None, :]
     count = tl.cdiv(rows, CHUNKS)
     key = tl.zeros((ROWS, D), dtype=tl.float32)
-    norm = tl.zeros((ROWS,), dtype=tl.float32)
+    square = tl.zeros((ROWS,), dtype=tl.float32)
     for start in range(chunk * count, (chunk + 1) * count, ROWS):
         row = start + tl.arange(0, ROWS)
         inside = (row < rows)[:, None]
         place = row.to(tl.int64)[:, None]
+        one = _finite(tl.load(k + place * k_row + column, mask=inside, other=0.0).to(tl.float32))
         value = _finite(tl.load(v + place * v_row + column, mask=inside, other=0.0).to(tl.float32))
-        norm = tl.maximum(norm, tl.sum(value * value, axis=1))
-        key = tl.maximum(key, tl.abs(_finite(tl.load(k + place * k_row + column, mask=inside, other=0.0).to(tl.float32))))
-    tl.store(largest + head * 2 * CHUNKS + chunk, tl.max(norm, axis=0))
-    tl.store(largest + head * 2 * CHUNKS + CHUNKS + chunk, tl.max(tl.max(key, axis=1), axis=0))
+        key = tl.maximum(key, tl.abs(one))
+        square = tl.maximum(square, tl.sum(value * value, axis=1))
+    norm = tl.sqrt(tl.max(square, axis=0))
+    tl.store(extents + chunk, norm.to(tl.int32, bitcast=True))
+    tl.store(extents + CHUNKS + chunk, tl.max(tl.max(key, axis=1), axis=0).to(tl.int32, bitcast=True))
+
+
+@triton.jit
+def _prepare_rows(
+    out, grad, lse, delta, lse2, norms, dq, rows, padded, block, o_row, g_row, ROWS: tl.constexpr, D: tl.constexpr
+):  # fmt: skip
+    """Of a block of a head's query rows: delta = Σ_d out·grad, LSE in base 2, ‖grad‖ (Inf if not finite); clears dQ's sums."""
+    row = block * ROWS + tl.arange(0, ROWS)
+    inside, kept = row < rows, row < padded
+    place, column = row.to(tl.int64)[:, None], tl.arange(0, D)[None, :]
+    o = tl.load(out + place * o_row + column, mask=inside[:, None], other=0.0).to(tl.float32)
+    g = tl.load(grad + place * g_row + column, mask=inside[:, None], other=0.0).to(tl.float32)
+    natural = tl.load(lse + row, mask=inside, other=float("inf"))
+    norm = tl.sqrt(tl.sum(g * g, axis=1)) + LOST_NORM
+    tl.store(dq + place * D + column, tl.zeros((ROWS, D), dtype=tl.float32), mask=kept[:, None])
+    tl.store(delta + row, tl.sum(o * g, axis=1), mask=kept)
+    tl.store(lse2 + row, tl.where(natural == -float("inf"), 0.0, natural * LOG2_E), mask=kept)
+    tl.store(norms + row, tl.where(norm < float("inf"), norm, float("inf")), mask=kept)
+
+
+@triton.jit
+def _prepare(
+    k, v, out, grad, lse, extents, delta, lse2, norms, dq, kv_rows, rows, padded, heads, group, shares,
+    k_batch, k_head, k_row, v_batch, v_head, v_row, o_batch, o_head, o_row, g_batch, g_head, g_row,
+    CHUNKS: tl.constexpr, ROWS: tl.constexpr, D: tl.constexpr,
+):  # fmt: skip
+    """All that the backward reads besides its inputs. The heads of a group share the survey of their keys and values.
+
+    The last head goes first: what the forward used last is still in the cache, and what the backward uses first will be.
+    """
+    part, both = tl.program_id(0), (tl.num_programs(1) - 1 - tl.program_id(1)).to(tl.int64)
+    batch, head = both // heads, both % heads
+    if part < shares:
+        kv_head = head // group
+        chunk = (head % group).to(tl.int32) * shares + part
+        if chunk < CHUNKS:
+            _survey_chunk(
+                k + batch * k_batch + kv_head * k_head, v + batch * v_batch + kv_head * v_head,
+                extents + (both // group) * 2 * CHUNKS, kv_rows, chunk, k_row, v_row, CHUNKS, ROWS, D,
+            )  # fmt: skip
+    else:
+        start = both * padded
+        _prepare_rows(
+            out + batch * o_batch + head * o_head, grad + batch * g_batch + head * g_head, lse + both * rows,
+            delta + start, lse2 + start, norms + start, dq + start * D, rows, padded, part - shares, o_row, g_row, ROWS, D,
+        )  # fmt: skip
 
 
 @triton.jit
@@ -102,31 +143,6 @@ def _guess_tiles(
 
 
 @triton.jit
-def _prepare(
-    out, grad, lse, largest, delta, lse2, constants, dq, rows, padded, heads, group,
-    o_batch, o_head, o_row, g_batch, g_head, g_row,
-    CHUNKS: tl.constexpr, ROWS: tl.constexpr, D: tl.constexpr,
-):  # fmt: skip
-    """Of each query row: delta = Σ_d out·grad, LSE in base 2, C; clears dQ's sums. Rows past the end: 0, +Inf, the least C."""
-    head = tl.program_id(1)
-    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    inside, kept = row < rows, row < padded
-    batch, own = (head // heads).to(tl.int64), (head % heads).to(tl.int64)
-    place, column = row.to(tl.int64)[:, None], tl.arange(0, D)[None, :]
-    o = tl.load(out + batch * o_batch + own * o_head + place * o_row + column, mask=inside[:, None], other=0.0).to(tl.float32)
-    g = tl.load(grad + batch * g_batch + own * g_head + place * g_row + column, mask=inside[:, None], other=0.0).to(tl.float32)
-    kv = largest + (head // group) * 2 * CHUNKS + tl.arange(0, CHUNKS)
-    largest_value, largest_key = tl.sqrt(tl.max(tl.load(kv), axis=0)), tl.max(tl.load(kv + CHUNKS), axis=0)
-    limit = 2.0 * tl.sqrt(tl.sum(g * g, axis=1)) * largest_value * largest_key
-    natural = tl.load(lse + head.to(tl.int64) * rows + row, mask=inside, other=float("inf"))
-    start = head.to(tl.int64) * padded
-    tl.store(delta + start + row, tl.sum(o * g, axis=1), mask=kept)
-    tl.store(lse2 + start + row, tl.where(natural == -float("inf"), 0.0, natural * LOG2_E), mask=kept)
-    tl.store(constants + start + row, _constant(limit), mask=kept)
-    tl.store(dq + (start + place) * D + column, tl.zeros((ROWS, D), dtype=tl.float32), mask=kept[:, None])
-
-
-@triton.jit
 def _add_aside(dk, dv, aside_k, aside_v, flags, tiles, GROUP: tl.constexpr, SIZE: tl.constexpr, BLOCK: tl.constexpr):
     """Adds the tiles kept aside into their group's sum, in the order of the heads; most often there are none."""
     tile, head, which = tl.program_id(0), tl.program_id(1).to(tl.int64), tl.program_id(2)
@@ -153,22 +169,23 @@ def _strides(*tensors: torch.Tensor) -> list[int]:
 
 def prepare(
     k: torch.Tensor, v: torch.Tensor, out: torch.Tensor, lse: torch.Tensor, grad: torch.Tensor, padded: int
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """``(delta, lse2, constants)`` [B, Hq, padded] f32 and cleared sums of dQ [B, Hq, padded · D] f32.
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """``(delta, lse2, norms)`` [B, Hq, padded] f32, ``extents`` [B, Hkv, 2, CHUNKS] (f32 bits as int32), cleared sums of dQ.
 
     ``k``, ``v`` [B, Hkv, Sk, D], ``out``, ``grad`` [B, Hq, Sq, D] with contiguous rows, ``lse`` [B, Hq, Sq] f32 contiguous.
+    ``norms`` is ‖grad‖ of each row, extents the largest ‖V_j‖ and |K_jd| of each chunk, the sums [B, Hq, padded · D] f32.
     """
     batch, heads, rows, dim = grad.shape
     kv_heads, kv_rows = k.shape[1:3]
-    largest = torch.empty((batch * kv_heads, 2, CHUNKS), dtype=torch.float32, device=k.device)
-    delta, lse2, constants = (torch.empty((batch, heads, padded), dtype=torch.float32, device=k.device) for _ in range(3))
+    extents = torch.empty((batch, kv_heads, 2, CHUNKS), dtype=torch.int32, device=k.device)
+    delta, lse2, norms = (torch.empty((batch, heads, padded), dtype=torch.float32, device=k.device) for _ in range(3))
     dq = torch.empty((batch, heads, padded * dim), dtype=torch.float32, device=k.device)
-    _survey[(CHUNKS, batch * kv_heads)](k, v, largest, kv_rows, kv_heads, *_strides(k, v), CHUNKS, 64, dim)
-    _prepare[(triton.cdiv(padded, ROWS), batch * heads)](
-        out, grad, lse, largest, delta, lse2, constants, dq, rows, padded, heads, heads // kv_heads,
-        *_strides(out, grad), CHUNKS, ROWS, dim,
+    shares = triton.cdiv(CHUNKS, heads // kv_heads)
+    _prepare[(shares + triton.cdiv(padded, ROWS), batch * heads)](
+        k, v, out, grad, lse, extents, delta, lse2, norms, dq, kv_rows, rows, padded, heads, heads // kv_heads, shares,
+        *_strides(k, v, out, grad), CHUNKS, ROWS, dim, num_warps=WARPS,
     )  # fmt: skip
-    return delta, lse2, constants, dq
+    return delta, lse2, norms, extents, dq
 
 
 def guess_tiles(

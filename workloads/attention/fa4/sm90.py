@@ -3,7 +3,8 @@
 The kernel adds with bulk reductions in arrival order: dQ from every kv tile, dK and dV from every query head of a group. Here
 each contribution is rounded in registers, just before the kernel hands it on; nothing else of the kernel changes.
 
-dQ of a row is rounded to the row's quantum, ``(x + C) − C`` with C from :mod:`.kernels`. dK and dV of a tile are rounded to
+dQ of a row is rounded to the row's quantum, ``(x + C) − C``; C is the row's norm times the head's extent, both from
+:mod:`.kernels`, up to the next power of two. dK and dV of a tile are rounded to
 the tile's quantum if the tile's own largest element proves that a whole group of such tiles fits 24 bits, and is large enough
 for the quantum to be fine; else the tile is kept aside in float32, to be added later in the order of the heads.
 """
@@ -16,14 +17,19 @@ from typing import Any
 import cutlass  # type: ignore[import-not-found,unused-ignore]
 import cutlass.cute as cute  # type: ignore[import-not-found,unused-ignore]
 from cutlass import Boolean, Float32, Int32  # type: ignore[import-not-found,unused-ignore]
+from cutlass._mlir_helpers.arith import bitcast  # type: ignore[import-not-found,unused-ignore]
+from cutlass.cutlass_dsl import T  # type: ignore[import-not-found,unused-ignore]
 from flash_attn.cute.cute_dsl_utils import assume_tensor_aligned  # type: ignore[import-not-found,unused-ignore]
 from flash_attn.cute.flash_bwd_sm90 import FlashAttentionBackwardSm90  # type: ignore[import-not-found,unused-ignore]
 from flash_attn.cute.named_barrier import NamedBarrierBwd  # type: ignore[import-not-found,unused-ignore]
 from quack import layout_utils  # type: ignore[import-not-found,unused-ignore]
 
-from . import bound
+from . import bound, kernels
 
-ROWS, TILES, ASIDE_K, ASIDE_V, FLAGS = range(5)  # places in the kernel's auxiliary tensors
+NORMS, EXTENTS, TILES, ASIDE_K, ASIDE_V, FLAGS = range(6)  # places in the kernel's auxiliary tensors
+
+QUAD = 4  # lanes that hold the same rows of an accumulator
+QUAD_SEGMENT = (32 - QUAD) << 8 | 31  # as a shuffle's third operand
 
 
 def _places(method: Any) -> dict[str, int]:
@@ -34,6 +40,33 @@ def _places(method: Any) -> dict[str, int]:
 
 MMA = _places(FlashAttentionBackwardSm90.mma)
 EPILOGUE = _places(FlashAttentionBackwardSm90.epilogue_dKV)
+
+
+@cute.jit
+def row_constant(norm: Float32, extent: Float32) -> Float32:
+    """C of a row of dQ from its ‖dO_i‖ and its head's extent: a product and three integer instructions."""
+    limit = Int32(bitcast((norm * extent).ir_value(), T.i32()))
+    return Float32(bitcast(bound.constant_bits(limit, cutlass.max).ir_value(), T.f32()))
+
+
+@cute.jit
+def of_quad(value: Float32, member: cutlass.Constexpr[int]) -> Float32:
+    """What one of four neighbouring lanes holds."""
+    return cute.arch.shuffle_sync(value, member, mask_and_clamp=QUAD_SEGMENT)
+
+
+@cute.jit
+def head_extent(extents: cute.Tensor) -> Float32:
+    """Extent of one head from those of its chunks, [2, CHUNKS] f32 bits; every warp reduces them for itself."""
+    lane = cute.arch.lane_idx()
+    largest = []
+    for which in cutlass.range_constexpr(2):
+        top = Int32(0)
+        for chunk in cutlass.range_constexpr(0, kernels.CHUNKS, cute.arch.WARP_SIZE):
+            top = cutlass.max(top, extents[which, chunk + lane])
+        bits = cute.arch.warp_redux_sync(top, "max")
+        largest.append(Float32(bitcast(bits.ir_value(), T.f32())))
+    return bound.extent(largest[0], largest[1], cute.arch.fmax)
 
 
 @cute.jit
@@ -85,8 +118,9 @@ def settle(
 class ExactBackward(FlashAttentionBackwardSm90):  # type: ignore[misc,unused-ignore]
     """flash-attn-4's backward whose sums do not depend on their order.
 
-    The auxiliary tensors carry what the rounding needs: C of every query row [B, Hq, S], and with grouped heads C of every kv
-    tile [B, Hkv, 2·tiles] (dK, dV), room for tiles kept aside [B, Hq, S·D] twice and their flags [B, Hq, 2·tiles].
+    The auxiliary tensors carry what the rounding needs: ‖dO_i‖ of every query row [B, Hq, S], the largest value and key of each
+    chunk of kv rows [B, Hkv, 2, CHUNKS] (f32 bits); with grouped heads C of every kv tile [B, Hkv, 2·tiles] (dK, dV), room for
+    tiles kept aside [B, Hq, S·D] twice and their flags [B, Hq, 2·tiles].
     """
 
     def __init__(self, *args: Any, **options: Any) -> None:
@@ -96,44 +130,52 @@ class ExactBackward(FlashAttentionBackwardSm90):  # type: ignore[misc,unused-ign
 
     def mma(self, *args: Any, **options: Any) -> None:
         self._tensors = args[MMA["aux_data"]].tensors
+        _, head, batch, _ = args[MMA["TileSchedulerCls"]]().initial_work_tile_info().tile_idx  # the only tile
+        if self.qhead_per_kvhead > 1:
+            head = head // args[MMA["qhead_per_kvhead_divmod"]]
+        cute.arch.griddepcontrol_wait()  # what comes before the kernel has written the extents
+        self._extent = head_extent(self._tensors[EXTENTS][batch, head, None, None])
         super().mma(*args, **options)
 
     def mma_one_m_block(self, m_block: Any, *states: Any, **parts: Any) -> Any:
-        """The same block of rows; C is loaded at its start, dQ rounded once its product is complete, while dK's still runs."""
+        """The same block of rows; norms are loaded at its start, dQ is rounded once it is complete, while dK's product runs."""
         scores, dq_product, dk_product = parts["mma_qk_fn"], parts["mma_dsk_fn"], parts["mma_dsq_fn"]
         head = parts["score_mod_fn"].keywords
         noted: dict[str, Any] = {}
 
         def scores_then_load(**how: Any) -> Any:
-            noted["scores"] = scores(**how)  # runs on; its rows are here, so the grid before has finished
-            noted["constants"] = self._row_constants(dq_product.args[0], head["batch_idx"], head["head_idx"], m_block)
+            noted["scores"] = scores(**how)  # runs on
+            noted["norms"] = self._row_norms(dq_product.args[0], head["batch_idx"], head["head_idx"], m_block)
             return noted["scores"]
 
-        def dq_then_note(**how: Any) -> Any:
-            noted["dq"] = dq_product(**how)
+        def dq_then_constants(**how: Any) -> Any:
+            noted["dq"] = dq_product(**how)  # runs on
+            rows, norm = noted["norms"]
+            noted["constants"] = [row_constant(of_quad(norm, row), self._extent) for row in range(rows)]
             return noted["dq"]
 
         def dk_then_round(**how: Any) -> None:
             dk_product(**how)  # waits for dQ
             by_row = layout_utils.reshape_acc_to_mn(noted["dq"])
-            for row in range(cute.size(by_row, mode=[0])):
-                constant = noted["constants"][row]
+            for row, constant in enumerate(noted["constants"]):
                 for column in range(cute.size(by_row, mode=[1])):
                     by_row[row, column] = (by_row[row, column] + constant) - constant
 
-        parts |= {"mma_qk_fn": scores_then_load, "mma_dsk_fn": dq_then_note, "mma_dsq_fn": dk_then_round}
+        parts |= {"mma_qk_fn": scores_then_load, "mma_dsk_fn": dq_then_constants, "mma_dsq_fn": dk_then_round}
         return super().mma_one_m_block(m_block, *states, **parts)
 
-    def _row_constants(self, tiled_mma: Any, batch: Any, head: Any, m_block: Any) -> Any:
-        """C of the rows that this thread's dQ accumulators belong to, loaded into registers."""
-        rows = assume_tensor_aligned(self._tensors[ROWS])[batch, head, None]
+    def _row_norms(self, tiled_mma: Any, batch: Any, head: Any, m_block: Any) -> tuple[int, Any]:
+        """How many rows this thread's dQ accumulators belong to, and the norm of one of them.
+
+        Four neighbouring lanes hold the same rows: each loads one of these norms, in one register instead of one per row.
+        """
+        rows = assume_tensor_aligned(self._tensors[NORMS])[batch, head, None]
         tile = cute.local_tile(rows, (self.tile_m,), (m_block,))
         column = cute.make_tensor(tile.iterator, cute.make_layout((self.tile_m, 1), stride=(1, self.tile_m)))
         thread = tiled_mma.get_slice(cute.arch.thread_idx()[0] - 128)
         mine = layout_utils.mma_partition_C_vec(column, thread, expand_shape=self.tile_hdim, is_colvec=True)[None, 0]
-        constants = cute.make_rmem_tensor(mine.shape, Float32)
-        cute.autovec_copy(mine, constants)
-        return constants
+        count = cute.size(mine)
+        return count, mine[cute.arch.lane_idx() % min(count, QUAD)]
 
     def epilogue_dKV(self, *args: Any) -> None:  # noqa: N802
         """One head's dK and dV before they are added into their group's."""

@@ -39,6 +39,7 @@ def totals_in_many_orders(rows, rng, orders=6):
         (0.0, 2.0**-100),
         (1e-45, 2.0**-100),
         (2.0**126, 2.0**126),
+        (2.0**127, 2.0**127),
         (3e-20, 2.0 ** math.ceil(math.log2(3e-20))),
     ],
 )
@@ -46,9 +47,40 @@ def test_the_constant_is_one_and_a_half_times_the_next_power_of_two(limit, u):
     assert 1.5 * u == bound.constant(limit)
 
 
-@pytest.mark.parametrize("limit", [2.0**126 * 1.01, math.inf, math.nan])
+@pytest.mark.parametrize("limit", [2.0**127 * 1.01, math.inf, math.nan])
 def test_no_constant_where_it_would_overflow(limit):
     assert math.isnan(bound.constant(limit))
+
+
+def bits(value):
+    return int(np.array(value, FLOAT).view(np.int32))
+
+
+@given(st.floats(0.0, width=32, allow_nan=False))
+def test_the_bits_of_the_constant_are_those_of_the_constant(limit):
+    got = np.array(bound.constant_bits(bits(limit)), np.int32).view(FLOAT)
+
+    assert np.array_equal(FLOAT(bound.constant(limit)), got, equal_nan=True)
+
+
+NORMS = st.floats(0.0, 2.0**64, width=32)
+
+
+@given(NORMS, NORMS, st.floats(0.0, 2.0**127, width=32))
+def test_in_f32_no_product_falls_below_the_bound(grad, value, key):
+    with np.errstate(over="ignore", under="ignore"):
+        limit = (FLOAT(grad) + FLOAT(bound.LOST)) * FLOAT(bound.extent(FLOAT(value), FLOAT(key), np.maximum))
+    u = float(np.array(bound.constant_bits(bits(limit)), np.int32).view(FLOAT)) / 1.5
+
+    assert math.isnan(u) or u >= 2.0 * grad * value * key * (1 - 1e-6)
+
+
+@given(st.lists(st.floats(0.0, 2.0**60, width=32), min_size=1, max_size=128))
+def test_squares_that_underflow_cost_less_than_what_is_added_to_a_norm(row):
+    squares = np.array(row, FLOAT) * np.array(row, FLOAT)
+    found = FLOAT(np.sqrt(np.sum(squares, dtype=FLOAT))) + FLOAT(bound.LOST)
+
+    assert float(found) >= float(np.linalg.norm(np.array(row, np.float64))) * (1 - 1e-5)
 
 
 @given(st.floats(-1.0, 1.0, width=32), st.integers(-99, 125))
@@ -100,18 +132,18 @@ def test_no_partial_sum_of_a_row_passes_its_bound_and_every_order_agrees(
 ):
     contributions, limits, rng = attention(seed, rows, keys, dim, scale_q, scale_k, scale_v, scale_g, huge, causal)
     constants = np.array([bound.constant(limit) for limit in limits])[:, None]
-    bits, largest = totals_in_many_orders(rounded(contributions, constants) / (constants / 1.5), rng)
+    orders, largest = totals_in_many_orders(rounded(contributions, constants) / (constants / 1.5), rng)
 
     assert np.all(np.abs(contributions).sum(axis=0) <= limits[:, None] / 2 * (1 + 1e-9))
     assert largest <= 1.0
-    assert {bits[0]} == set(bits)
+    assert {orders[0]} == set(orders)
 
 
 def test_without_rounding_the_orders_differ():
     contributions, _limits, rng = attention(3, 6, 40, 16, 1.0, 1.0, 1.0, 1.0, True, False)
-    bits, _largest = totals_in_many_orders(contributions.astype(FLOAT), rng)
+    orders, _largest = totals_in_many_orders(contributions.astype(FLOAT), rng)
 
-    assert len(set(bits)) > 1
+    assert len(set(orders)) > 1
 
 
 @settings(max_examples=60, deadline=None)
@@ -122,10 +154,10 @@ def test_a_group_of_tiles_that_all_fit_is_exact(seed, group, share, exponent):
     tiles = (rng.uniform(-1, 1, (group, 64)) * share).astype(FLOAT)
     tiles[:, 0] = 1.0  # the worst: all as large as may be, of one sign
     tiles *= FLOAT(c) * FLOAT(bound.most(group))
-    bits, largest = totals_in_many_orders(rounded(tiles, c), rng)
+    orders, largest = totals_in_many_orders(rounded(tiles, c), rng)
 
     assert largest <= c / 1.5 * (1 + group * 2.0**-23)
-    assert {bits[0]} == set(bits)
+    assert {orders[0]} == set(orders)
 
 
 @given(st.integers(2, 16), st.integers(-60, 60))

@@ -20,6 +20,7 @@ def bound():
 def few_programs(monkeypatch, device):
     if device == "cpu":
         monkeypatch.setattr(kernels(), "CHUNKS", 4)  # the interpreter runs programs one by one
+        monkeypatch.setattr(kernels(), "ROWS", 64)
 
 
 def problem(generator, device, *, batch=1, heads=4, group=2, rows=70, keys=257, dim=64):
@@ -32,65 +33,76 @@ def problem(generator, device, *, batch=1, heads=4, group=2, rows=70, keys=257, 
     return q, k, v, out, lse, grad
 
 
-def constants_of(limits):
-    return torch.tensor([bound().constant(float(limit)) for limit in limits.flatten()], dtype=torch.float32).view(limits.shape)
-
-
-def test_delta_and_lse_are_what_the_backward_reads(generator, device):
-    _q, k, v, out, lse, grad = problem(generator, device)
+@pytest.mark.parametrize(("heads", "group"), [(4, 1), (4, 2), (3, 3)])
+def test_delta_and_lse_are_what_the_backward_reads(generator, device, heads, group):
+    _q, k, v, out, lse, grad = problem(generator, device, batch=2, heads=heads, group=group)
     lse[0, 1, 3] = -math.inf
-    delta, lse2, _constants, sums = kernels().prepare(k, v, out, lse, grad, 128)
+    delta, lse2, _norms, _extents, sums = kernels().prepare(k, v, out, lse, grad, 128)
 
     torch.testing.assert_close((out.float() * grad.float()).sum(dim=-1), delta[..., :70])
     torch.testing.assert_close((lse * LOG2_E).nan_to_num(neginf=0.0), lse2[..., :70])
     assert bool((delta[..., 70:] == 0).all())
     assert bool((lse2[..., 70:] == math.inf).all())
-    assert (1, 4, 128 * 64) == sums.shape
+    assert (2, heads, 128 * 64) == sums.shape
     assert not sums.any()
 
 
-def test_the_constant_of_a_row_is_that_of_its_bound(generator, device):
+def test_the_norm_of_a_row_is_never_below_its_own_and_never_zero(generator, device):
     _q, k, v, out, lse, grad = problem(generator, device)
     grad[0, 0, 5] = 0
-    _delta, _lse2, got, _sums = kernels().prepare(k, v, out, lse, grad, 128)
-    norms = v.float().norm(dim=-1).amax(dim=-1).repeat_interleave(2, dim=1)
-    keys = k.float().abs().amax(dim=(-1, -2)).repeat_interleave(2, dim=1)
-    limits = bound().row_limit(grad.float().norm(dim=-1), norms[..., None], keys[..., None])
+    norms = kernels().prepare(k, v, out, lse, grad, 128)[2]
+    lost = torch.tensor(bound().LOST, dtype=torch.float32, device=device)
 
-    assert torch.equal(constants_of(limits), got[..., :70].cpu())
-    assert {1.5 * 2.0**-100} == set(got[..., 70:].flatten().tolist()) | {float(got[0, 0, 5])}
+    torch.testing.assert_close(grad.float().norm(dim=-1) + lost, norms[..., :70])
+    assert {bound().LOST} == set(norms[..., 70:].flatten().tolist()) | {float(norms[0, 0, 5])}
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
-def test_a_row_of_the_gradient_that_is_not_finite_has_no_constant_the_others_do(generator, device, bad):
+def test_a_row_of_the_gradient_that_is_not_finite_has_an_infinite_norm_the_others_do_not(generator, device, bad):
     _q, k, v, out, lse, grad = problem(generator, device)
     grad[0, 2, 9, 7] = bad
     got = kernels().prepare(k, v, out, lse, grad, 128)[2]
     expected = torch.zeros_like(got, dtype=torch.bool)
     expected[0, 2, 9] = True
 
-    assert torch.equal(expected, got.isnan())
+    assert torch.equal(expected, got == math.inf)
+    assert not got.isnan().any()
+
+
+def extents_of(problem):
+    _q, k, v, out, lse, grad = problem
+    return kernels().prepare(k, v, out, lse, grad, 128)[3].view(torch.float32)
+
+
+@pytest.mark.parametrize(("heads", "group"), [(4, 1), (4, 2), (6, 3), (8, 8)])
+def test_the_extents_of_a_head_are_its_largest_key_and_value(generator, device, heads, group):
+    one = problem(generator, device, batch=2, heads=heads, group=group)
+    got = extents_of(one)
+
+    assert (2, heads // group, 2, kernels().CHUNKS) == got.shape
+    torch.testing.assert_close(one[2].float().norm(dim=-1).amax(dim=-1), got[:, :, 0].amax(dim=-1))
+    assert torch.equal(one[1].float().abs().amax(dim=(-1, -2)), got[:, :, 1].amax(dim=-1))
+
+
+@pytest.mark.parametrize("keys", [1, 3, 31])
+def test_chunks_without_rows_have_no_extent(generator, device, keys):
+    one = problem(generator, device, keys=keys)
+    got = extents_of(one)
+
+    assert torch.equal(one[1].float().abs().amax(dim=(-1, -2)), got[:, :, 1].amax(dim=-1))
+    assert bool((got >= 0).all())
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
-def test_keys_and_values_that_are_not_finite_are_left_out_of_the_bound(generator, device, bad):
-    _q, k, v, out, lse, grad = problem(generator, device)
-    k[0, 0, 11, 3] = 0
-    v[0, 0, 12, 3] = 0
-    expected = kernels().prepare(k, v, out, lse, grad, 128)[2]
-    k[0, 0, 11, 3] = bad
-    v[0, 0, 12, 3] = bad
+def test_keys_and_values_that_are_not_finite_are_left_out_of_the_extents(generator, device, bad):
+    one = problem(generator, device)
+    one[1][0, 0, 11, 3] = 0
+    one[2][0, 0, 12, 3] = 0
+    expected = extents_of(one)
+    one[1][0, 0, 11, 3] = bad
+    one[2][0, 0, 12, 3] = bad
 
-    assert torch.equal(expected, kernels().prepare(k, v, out, lse, grad, 128)[2])
-
-
-def test_values_too_large_for_any_constant_give_none(generator, device):
-    _q, k, v, out, lse, grad = problem(generator, device)
-    k *= 1e20
-    grad *= 1e20
-    got = kernels().prepare(k, v, out, lse, grad, 128)[2]
-
-    assert bool(got[..., :70].isnan().all())
+    assert torch.equal(expected, extents_of(one))
 
 
 @pytest.mark.parametrize(("causal", "window"), [(False, None), (True, None), (True, 100)])
