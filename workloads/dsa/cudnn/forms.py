@@ -9,13 +9,14 @@ from typing import Any
 
 from perfgate import Case
 
-from . import probe, shape, split
+from . import probe, shape, split, store
 
 
 def run_cudnn(x: dict[str, Any]) -> Any:
     """The kernel as shipped: dkv by f32 atomics in arrival order."""
     from cudnn.deepseek_sparse_attention.sparse_attention_backward import sparse_attention_backward_wrapper
 
+    store.behind_the_stock_wrapper()
     found = sparse_attention_backward_wrapper(
         x["q"], x["kv"], x["out"], x["dout"], x["lse"], x["sink"], x["topk"],
         softmax_scale=float(x["scale"]), topk_length=x["topk_length"],

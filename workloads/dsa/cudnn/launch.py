@@ -1,20 +1,22 @@
 """Launches the three stock kernels around one of the main kernel's classes, on the caller's memory.
 
-Everything is a function of the tensors' shapes and dtypes, so compiled kernels are kept by those. Nothing waits for the host.
+Everything is a function of the tensors' shapes and dtypes, so compiled kernels are kept by those (``store``: on disk too).
+Nothing waits for the host.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import torch
 
-from . import hook, shape
+from . import hook, shape, store
 
 DIM_V = 512
-COMPILED: dict[tuple[Any, ...], Any] = {}
+COMPILED = store.Kept("hooks", tuple(Path(one) for one in (hook.__file__, shape.__file__, __file__)))
 
 
 def _stream() -> Any:
@@ -34,15 +36,14 @@ def _described(tensor: Any, align: int = 16) -> Any:
     )
 
 
-def _run(key: tuple[Any, ...], kernel: Callable[[], Any], arguments: tuple[Any, ...], least_aligned: int = -1) -> None:
-    """Calls the kernel compiled under ``key``, compiling ``kernel()`` for these arguments the first time."""
+def _compiled(key: tuple[Any, ...], kernel: Callable[[], Any], arguments: tuple[Any, ...], least_aligned: int = -1) -> Any:
+    """The kernel compiled under ``key``; ``kernel()`` is compiled for these arguments where neither we nor the disk have it."""
     import cutlass.cute as cute
 
-    key = (*key, torch.cuda.current_device())
     if key not in COMPILED:
         described = [_described(one, 4 if index == least_aligned else 16) for index, one in enumerate(arguments)]
         COMPILED[key] = cute.compile(kernel(), *described, options="--enable-tvm-ffi")
-    COMPILED[key](*arguments)
+    return COMPILED[key]
 
 
 @cache
@@ -65,7 +66,7 @@ def before(x: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
     def kernel() -> Any:
         return hook.stock()._FlashAttentionDSABackwardPreprocessSm90(_element(dtype), DIM_V, 90, shape.BLOCK, num_threads=256)
 
-    _run(("before", dtype), kernel, arguments, least_aligned=3)
+    _compiled(("before", dtype), kernel, arguments, least_aligned=3)(*arguments)
     return stats[0], stats[1]
 
 
@@ -74,6 +75,15 @@ def scatter(
     dq: torch.Tensor, memory: torch.Tensor,
 ) -> None:  # fmt: skip
     """The main kernel of ``kernel_class()``: writes ``dq`` and adds to ``memory`` [n] f32, of which it is handed all."""
+    kernel, arguments = compiled_scatter(form, kernel_class, x, stats, dq, memory)
+    kernel(*arguments)
+
+
+def compiled_scatter(
+    form: tuple[Any, ...], kernel_class: Callable[[], Any], x: dict[str, Any], stats: tuple[torch.Tensor, torch.Tensor],
+    dq: torch.Tensor, memory: torch.Tensor,
+) -> tuple[Any, tuple[Any, ...]]:  # fmt: skip
+    """What :func:`scatter` calls, and with what, not called yet."""
     heads, dim = x["q"].shape[1:]
     dtype, chosen, length = x["q"].dtype, x["topk"].shape[1], x["topk_length"]
 
@@ -87,7 +97,7 @@ def scatter(
         x["q"][None], x["kv"][None, :, None], x["dout"][None], stats[1], stats[0], dq[None], memory[None, None],
         x["topk"][None], None if length is None else length[None], float(x["scale"]), _stream(),
     )  # fmt: skip
-    _run(("scatter", *form, dtype, heads, dim, chosen, length is not None), kernel, arguments)
+    return _compiled(("scatter", *form, dtype, heads, dim, chosen, length is not None), kernel, arguments), arguments
 
 
 def after(sums: torch.Tensor, dkv: torch.Tensor) -> None:
@@ -105,4 +115,5 @@ def after(sums: torch.Tensor, dkv: torch.Tensor) -> None:
             N_hdim_chunks=dim // chunk,
         )
 
-    _run(("after", dkv.dtype, dim), kernel, (sums[None, None], dkv[None, :, None], keys, _stream()))
+    arguments = (sums[None, None], dkv[None, :, None], keys, _stream())
+    _compiled(("after", dkv.dtype, dim), kernel, arguments)(*arguments)
