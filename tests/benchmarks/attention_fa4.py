@@ -2,10 +2,10 @@
 
     python tests/benchmarks/attention_fa4.py [--replays 20] [--shape 2 16 16 4096 128 causal] [--after FILE]
 
-Needs what `pip install 'perfgate[peers]'` brings. Forward + backward of each shape, kernel by kernel under the profiler: medians
-and their sum, which is how long the GPU was busy. cuDNN's through SDPA beside. The contenders run in turn (ABCD DCBA), so a card
-that slows down slows all of them. Of the first shape also do_bench medians, relative L2 error of dq, dk, dv, replays whose bits
-differ from the first. Shapes are compiled side by side, each in a process of its own, and measured one after another.
+Needs what `pip install 'perfgate[peers]'` brings. Forward + backward of each shape, kernel by kernel under the profiler:
+medians and their sum, which is how long the GPU was busy. cuDNN's through SDPA beside. The contenders run in turn (ABCD DCBA), so a
+card that slows down slows all of them. Of the first shape also do_bench medians, relative L2 error of dq, dk, dv, replays whose
+bits differ from the first. Shapes are compiled side by side, each in a process of its own, and measured one after another.
 """
 
 from __future__ import annotations
@@ -71,22 +71,27 @@ def part_of(kernel: str) -> str:
 
 
 def kernel_medians(runs: dict[str, Run], rounds: int = 5, calls: int = 8) -> dict[str, dict[str, float]]:
-    """Of each contender: us of each part of a call, median of the kernel times how often a call launches it."""
+    """Of each contender: us of each part of a call, the sum of its launches' medians."""
     for run in [*runs.values()] * 10:
         run()
-    times: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    times: dict[str, dict[tuple[str, int], list[float]]] = {name: defaultdict(list) for name in runs}
     for name in [*runs, *reversed(runs)] * rounds:
         with profile(activities=[ProfilerActivity.CUDA]) as profiled:
             for _ in range(calls):
                 runs[name]()
             torch.cuda.synchronize()
+        launches: dict[str, list[Any]] = defaultdict(list)
         for event in profiled.events():
             if "CUDA" in str(event.device_type):
-                times[name][event.name].append(event.device_time)
+                launches[event.name].append(event)
+        for kernel, events in launches.items():
+            each = max(len(events) // calls, 1)  # launches of this kernel in one call
+            for place, event in enumerate(sorted(events, key=lambda event: event.time_range.start)):
+                times[name][kernel, place % each].append(event.device_time)
     found: dict[str, dict[str, float]] = {name: defaultdict(float) for name in runs}
     for name, kernels in times.items():
-        for kernel, took in kernels.items():
-            found[name][part_of(kernel)] += statistics.median(took) * len(took) / (2 * rounds * calls)
+        for (kernel, _), took in kernels.items():
+            found[name][part_of(kernel)] += statistics.median(took)
     return found
 
 
