@@ -3,9 +3,9 @@
     python tests/benchmarks/attention_fa4.py [--replays 20] [--shape 2 16 16 4096 128 causal] [--after FILE]
 
 Needs what `pip install 'perfgate[peers]'` brings. Forward + backward of each shape, kernel by kernel under the profiler:
-medians and their sum, which is how long the GPU was busy. cuDNN's through SDPA beside. The contenders run in turn (ABCD DCBA), so a
-card that slows down slows all of them. Of the first shape also do_bench medians, relative L2 error of dq, dk, dv, replays whose
-bits differ from the first. Shapes are compiled side by side, each in a process of its own, and measured one after another.
+medians and their sum, which is how long the GPU was busy. cuDNN's through SDPA beside. The contenders run in turn (ABCD DCBA),
+so a card that slows down slows all of them. Of the first shape also do_bench medians, relative L2 error of dq, dk, dv, replays
+whose bits differ from the first. Shapes are compiled side by side, each in its own process, and measured one after another.
 """
 
 from __future__ import annotations
