@@ -77,13 +77,13 @@ class Field:
         return int((words * self.places).sum()), int(self.into.units.sum()), int(self.into.units.max())
 
 
-def main_kernels(x: dict[str, Any]) -> dict[str, Callable[[], None]]:
+def main_kernels(x: dict[str, Any], names: list[str]) -> dict[str, Callable[[], None]]:
     """The main kernel alone of stock, the hook and each variant, all on one accumulator; thresholds apart."""
     field = Field(x)
     runs: dict[str, Callable[[], None]] = {}
     reach = float(x["reach"])
     reference = 0
-    for name in classes():
+    for name in names:
         run = field.launch_of(name)
         thresholds = THRESHOLDS if VARIANTS.get(name, {}).get("above") else {"": -1.0}
         for said, factor in thresholds.items():
@@ -142,6 +142,7 @@ def main() -> None:
     parser.add_argument("--whole", action="store_true")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--compile", choices=["stock", "exact", *VARIANTS], help="compile this one only")
+    parser.add_argument("--only", nargs="+", choices=["stock", "exact", *VARIANTS], help="race these; stock must be one")
     parser.add_argument("--list", action="store_true", help="names for --compile, a line each")
     options = parser.parse_args()
     if options.list:
@@ -160,7 +161,7 @@ def main() -> None:
         Field(x).launch_of(options.compile)()
         torch.cuda.synchronize()
         return
-    times = race(whole(x) if options.whole else main_kernels(x), options.rounds)
+    times = race(whole(x) if options.whole else main_kernels(x, options.only or list(classes())), options.rounds)
     sys.stdout.write(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, {options.case}, {options.rounds} rounds\n")
     if options.json:
         options.json.write_text(json.dumps(times))
