@@ -93,18 +93,18 @@ def not_finite(shape):
 
 def sums_of(tensors, shape):
     """dQ as returned, and the float32 sums it was converted from."""
-    hooks = discover.module("attention.fa4.hooks")
-    kept, converter = [], hooks._converter
+    kernels = discover.module("attention.fa4.kernels")
+    kept, convert = [], kernels.convert
 
-    def keeping(*given):
-        convert = converter(*given)
-        return lambda total, *others: (kept.append(total.clone()), convert(total, *others))
+    def keeping(total, *others):
+        kept.append(total.clone())
+        convert(total, *others)
 
-    hooks._converter = keeping
+    kernels.convert = keeping
     try:
         dq = gradients(tensors, shape, "exact")()[0]
     finally:
-        hooks._converter = converter
+        kernels.convert = convert
     return dq, kept[0]
 
 

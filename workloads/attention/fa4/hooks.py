@@ -75,8 +75,13 @@ def _plan(dim: int, group: int, causal: bool, left: int | None, right: int | Non
     """
     from flash_attn.cute import interface
 
+    from . import kernels
+
     causal, local, left, right = interface._resolve_causal_local_window(causal, left, right)
     config = interface._tile_size_bwd_sm90(dim, dim, True, local)
+    rows = {config.m_block_size // config.AtomLayoutMdQ, config.n_block_size // config.AtomLayoutNdKV}
+    if rows != {kernels.BLOCK} or config.dQ_swapAB or config.dKV_swapAB:
+        raise ValueError(f"sums are read where warp groups hold {kernels.BLOCK} rows, not as {config} lays them")
     arguments = dict(
         head_dim=dim,
         head_dim_v=dim,
@@ -97,9 +102,8 @@ def _plan(dim: int, group: int, causal: bool, left: int | None, right: int | Non
 
 
 def _exact(rows: list[Any], lse: Any, scale: float, mask: dict[str, Any]) -> tuple[Any, Any, Any]:
-    """Prepares norms and sums, runs the hooked kernel, adds what was kept aside, converts with flash-attn-4's own kernel."""
+    """Prepares norms and sums, runs the hooked kernel, makes gradients of the sums and of what was kept aside."""
     import torch
-    from flash_attn.cute import interface
     from flash_attn.cute.utils import AuxData  # type: ignore[import-not-found,unused-ignore]
 
     from . import kernels
@@ -124,27 +128,12 @@ def _exact(rows: list[Any], lse: Any, scale: float, mask: dict[str, Any]) -> tup
     inputs = (q, k, v, grad, lse2, delta, dq_sum, dk_sum, dv_sum)
     kernel = _kernel(inputs, auxiliary, scale, arguments, edges)
     kernel(*inputs, scale, None, None, None, None, *edges, None, None, None, AuxData(auxiliary, None), None, None)
-    convert = _converter(interface, q, dim, config)
-    convert(dq_sum, dq, scale, config.m_block_size, 128 if config.dQ_single_wg else config.num_wg * 128, "MdQ", "dQ")
+    kernels.convert(dq_sum, dq.transpose(1, 2), scale, config.num_wg // config.AtomLayoutMdQ)
     if group > 1:
-        kernels.add_aside(dk_sum, dv_sum, aside[0], aside[1], flags, group)
-        convert(dk_sum, dk, scale, config.n_block_size, config.num_wg * 128, "NdKV", "dKV")
-        convert(dv_sum, dv, 1.0, config.n_block_size, config.num_wg * 128, "NdKV", "dKV")
+        halves = config.num_wg // config.AtomLayoutNdKV
+        kernels.convert(dk_sum, dk.transpose(1, 2), scale, halves, aside[0], flags, 0)
+        kernels.convert(dv_sum, dv.transpose(1, 2), 1.0, halves, aside[1], flags, 1)
     return dq, dk, dv
-
-
-def _converter(interface: Any, q: Any, dim: int, config: Any) -> Any:
-    """flash-attn-4's conversion of a float32 sum to the gradient."""
-    arch, dtype = interface._get_device_arch(), interface.torch2cute_dtype_map[q.dtype]
-
-    def convert(total: Any, gradient: Any, scale: float, block: int, threads: int, layout: str, product: str) -> None:
-        interface._bwd_postprocess_convert(
-            total, gradient, scale, None, None, arch, dtype, dim, block, threads,
-            getattr(config, f"AtomLayout{layout}"), getattr(config, f"{product}_swapAB"),
-            hdim_multiple_of=64 if config.dKV_swapAB else 32, fake_mode=interface.is_fake_mode(),
-        )  # fmt: skip
-
-    return convert
 
 
 def _kernel(inputs: Tensors, auxiliary: list[Any], scale: float, arguments: dict[str, Any], edges: Edges) -> Any:

@@ -1,4 +1,4 @@
-"""Triton kernels around flash-attn-4's backward: what it reads before (delta, LSE, norms), what is added after it."""
+"""Triton kernels around flash-attn-4's backward: what it reads before (delta, LSE, norms), what makes gradients of its sums."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ CHUNKS = 64  # of the kv rows of one head: each gives one largest key and one la
 ROWS, WARPS = 32, 4  # of a program: rows at a time
 SAMPLES = 32  # rows that the first guess at dK and dV looks at
 TILE = 128  # kv rows of one tile of the backward kernel
+BLOCK = 64  # rows whose sums one warp group holds
 HEADROOM = 64.0  # the guess may be this much too low before a tile must be kept aside
 LOG2_E = tl.constexpr(1.4426950408889634)
 LOST_NORM = tl.constexpr(LOST)
@@ -143,24 +144,29 @@ def _guess_tiles(
 
 
 @triton.jit
-def _add_aside(dk, dv, aside_k, aside_v, flags, tiles, GROUP: tl.constexpr, SIZE: tl.constexpr, BLOCK: tl.constexpr):
-    """Adds the tiles kept aside into their group's sum, in the order of the heads; most often there are none."""
-    tile, head, which = tl.program_id(0), tl.program_id(1).to(tl.int64), tl.program_id(2)
-    total = tl.where(which == 0, dk, dv) + (head * tiles + tile) * SIZE
-    aside = tl.where(which == 0, aside_k, aside_v)
-    flags += (head * GROUP * tiles + tile) * 2 + which
-    found = 0
-    for member in tl.static_range(GROUP):
-        found += tl.load(flags + member * tiles * 2)
-    limit = tl.where(found > 0, SIZE, 0)
-    for start in range(0, limit, BLOCK):
-        place = start + tl.arange(0, BLOCK)
-        value = tl.load(total + place)
+def _convert(
+    total, gradient, aside, flags, scale, rows, padded, heads, which, g_batch, g_head, g_row,
+    HALVES: tl.constexpr, GROUP: tl.constexpr, BLOCK: tl.constexpr, D: tl.constexpr,
+):  # fmt: skip
+    """One block of a head's gradient from its sums; adds the tiles kept aside, in the order of the heads. Last head first.
+
+    Sums lie as accumulators do: of each half of the columns (or all) groups of 8 columns, of these four numbers of each of 128
+    threads: two columns in each of two rows.
+    """
+    block, both = tl.program_id(0), (tl.num_programs(1) - 1 - tl.program_id(1)).to(tl.int64)
+    place = block * BLOCK * D + tl.arange(0, BLOCK * D)
+    value = tl.load(total + both * padded * D + place)
+    if GROUP > 1:
+        tiles = padded // (2 * BLOCK)
         for member in tl.static_range(GROUP):
-            kept = tl.load(flags + member * tiles * 2) > 0
-            source = aside + ((head * GROUP + member) * tiles + tile) * SIZE + place
-            value += tl.load(source, mask=tl.full((BLOCK,), True, tl.int1) & kept, other=0.0)
-        tl.store(total + place, value)
+            head = both * GROUP + member
+            if tl.load(flags + (head * tiles + block // 2) * 2 + which) > 0:
+                value += tl.load(aside + head * padded * D + place)
+    parts = tl.reshape((value * scale).to(tl.bfloat16), (HALVES, D // (8 * HALVES), BLOCK // 16, 8, 4, 2, 2))
+    by_row = tl.reshape(tl.permute(parts, (2, 5, 3, 0, 1, 4, 6)), (BLOCK, D))
+    row = block * BLOCK + tl.arange(0, BLOCK)
+    start = gradient + (both // heads) * g_batch + (both % heads) * g_head
+    tl.store(start + row.to(tl.int64)[:, None] * g_row + tl.arange(0, D)[None, :], by_row, mask=(row < rows)[:, None])
 
 
 def _strides(*tensors: torch.Tensor) -> list[int]:
@@ -203,10 +209,18 @@ def guess_tiles(
     return constants, dk, dv
 
 
-def add_aside(
-    dk: torch.Tensor, dv: torch.Tensor, aside_k: torch.Tensor, aside_v: torch.Tensor, flags: torch.Tensor, group: int
-) -> None:
-    """Completes the sums ``dk``, ``dv`` by the tiles that ``flags`` [B, Hq, 2 · tiles] say were kept aside [B, Hq, …]."""
-    batch, kv_heads, length = dk.shape
-    tiles = flags.shape[2] // 2
-    _add_aside[(tiles, batch * kv_heads, 2)](dk, dv, aside_k, aside_v, flags, tiles, group, length // tiles, 1024)
+def convert(
+    total: torch.Tensor, gradient: torch.Tensor, scale: float, halves: int,
+    aside: torch.Tensor | None = None, flags: torch.Tensor | None = None, which: int = 0,
+) -> None:  # fmt: skip
+    """``gradient`` [B, H, S, D] bf16 from ``scale`` times the sums ``total`` [B, H, padded · D] f32.
+
+    ``halves`` is 2 where the warp groups share the columns, 1 where each has rows of its own. ``flags`` [B, Hq, 2 · tiles] say
+    which tiles of ``aside`` [B, Hq, padded · D] complete the sums: those of dK (``which`` 0) or dV (1).
+    """
+    batch, heads, rows, dim = gradient.shape
+    kept, marks = (total, total) if aside is None or flags is None else (aside, flags)
+    _convert[(triton.cdiv(rows, BLOCK), batch * heads)](
+        total, gradient, kept, marks, scale, rows, total.shape[2] // dim, heads, which, *_strides(gradient),
+        halves, kept.shape[1] // heads, BLOCK, dim, num_warps=8,
+    )  # fmt: skip

@@ -31,7 +31,6 @@ SOURCES = {
     "flash_attn/cute/interface.py": (
         "_tile_size_bwd_sm90",
         "_resolve_causal_local_window",
-        "_bwd_postprocess_convert",
         "_flash_attn_fwd",
         "_flash_attn_bwd",
     ),
@@ -39,7 +38,7 @@ SOURCES = {
     "quack/layout_utils.py": ("mma_partition_C_vec", "reshape_acc_to_mn", "convert_layout_acc_mn"),
     "quack/sm90_utils.py": ("gemm_zero_init", "gemm_w_idx"),
 }
-DIGEST = "090748fd600094f0"
+DIGEST = "81c582c4e752497e"
 
 
 def unsupported(

@@ -134,29 +134,70 @@ def test_the_guess_lies_in_reach_of_random_data(generator, device, causal):
     assert bool((largest >= allowed * bound().least()).all())
 
 
-def test_tiles_kept_aside_are_added_in_the_order_of_the_heads(generator, device):
-    size, group = 2 * 128 * 64, 3
-    dk, dv = torch.randn(2, 2, 2, size, generator=generator, device=device).unbind(0)
-    aside = torch.randn(2, 2, 6, size, generator=generator, device=device)
-    flags = torch.randint(0, 2, (2, 6, 4), generator=generator, device=device, dtype=torch.int32)
-    flags[0, :3, 0] = 0  # none of the group's
-    expected = torch.stack((dk, dv)).clone()
-    for which in range(2):
-        for batch in range(2):
-            for head in range(6):
-                for tile in range(2):
-                    if flags[batch, head, 2 * tile + which]:
-                        part = slice(tile * size // 2, (tile + 1) * size // 2)
-                        expected[which, batch, head // group, part] += aside[which, batch, head, part]
-    kernels().add_aside(dk, dv, aside[0], aside[1], flags, group)
+def as_accumulators(rows, halves):
+    """Sums [..., rows, D] as the backward kernel lays them: of 64 rows what one warp group holds, thread by thread."""
+    *outer, count, dim = rows.shape
+    flat = torch.empty(*outer, count // 64, 64 * dim, device=rows.device)
+    width = dim // halves
+    place = torch.arange(64 * dim).view(halves, width // 8, 128, 4)
+    for group in range(halves):
+        for eight in range(width // 8):
+            for thread in range(128):
+                for one in range(4):
+                    row = thread // 32 * 16 + one // 2 * 8 + thread % 32 // 4
+                    column = group * width + eight * 8 + thread % 4 * 2 + one % 2
+                    flat[..., place[group, eight, thread, one]] = rows[..., row::64, column]
+    return flat.reshape(*outer, count * dim)
 
-    assert torch.equal(expected, torch.stack((dk, dv)))
+
+def close(expected, got):
+    """Within half a unit of bf16's last place, and as much again: the interpreter cuts where a card rounds."""
+    return torch.testing.assert_close(got.float(), expected, rtol=2**-7, atol=0)
+
+
+@pytest.mark.parametrize(("halves", "dim"), [(1, 64), (2, 128)])
+def test_sums_of_accumulators_become_rows(generator, device, halves, dim):
+    sums = torch.randn(2, 3, 128, dim, generator=generator, device=device)
+    gradient = torch.zeros(2, 100, 3, dim, device=device).bfloat16().transpose(1, 2)
+    kernels().convert(as_accumulators(sums, halves), gradient, 0.5, halves)
+
+    close(0.5 * sums[:, :, :100], gradient)
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_tiles_kept_aside_are_added_where_they_are_flagged(generator, device, which):
+    sums = torch.randn(2, 2, 256, 64, generator=generator, device=device)
+    aside = torch.randn(2, 6, 256, 64, generator=generator, device=device)
+    flags = torch.randint(0, 2, (2, 6, 4), generator=generator, device=device, dtype=torch.int32)
+    flags[0, :3, which] = 0  # none of the group's
+    expected = sums.clone()
+    for batch in range(2):
+        for head in range(6):
+            for tile in range(2):
+                if flags[batch, head, 2 * tile + which]:
+                    part = slice(tile * 128, (tile + 1) * 128)
+                    expected[batch, head // 3, part] += aside[batch, head, part]
+    gradient = torch.zeros(2, 2, 200, 64, device=device).bfloat16()
+    laid = [as_accumulators(tensor, 1) for tensor in (sums, aside)]
+    kernels().convert(laid[0], gradient, 1.0, 1, laid[1], flags, which)
+
+    close(expected[:, :, :200], gradient)
+
+
+def test_tiles_kept_aside_are_added_in_the_order_of_the_heads(generator, device):
+    aside = torch.tensor([1.0, 2.0**30, -(2.0**30), 3.0], device=device).view(1, 4, 1).expand(1, 4, 128 * 64).contiguous()
+    flags = torch.ones(1, 4, 2, dtype=torch.int32, device=device)
+    gradient = torch.zeros(1, 1, 128, 64, device=device).bfloat16()
+    kernels().convert(torch.zeros(1, 1, 128 * 64, device=device), gradient, 1.0, 1, aside, flags, 0)
+
+    assert {3.0} == set(gradient.flatten().tolist())  # 1 is lost beside 2^30, 3 is not
 
 
 def test_what_is_not_flagged_is_never_read(generator, device):
-    dk, dv = torch.randn(2, 1, 1, 128 * 64, generator=generator, device=device).unbind(0)
-    before = torch.stack((dk, dv)).clone()
+    sums = torch.randn(1, 1, 128 * 64, generator=generator, device=device)
+    gradient, alone = (torch.zeros(1, 1, 128, 64, device=device).bfloat16() for _ in range(2))
     poison = torch.full((1, 2, 128 * 64), math.nan, device=device)
-    kernels().add_aside(dk, dv, poison, poison, torch.zeros(1, 2, 2, dtype=torch.int32, device=device), 2)
+    kernels().convert(sums, alone, 1.0, 1)
+    kernels().convert(sums, gradient, 1.0, 1, poison, torch.zeros(1, 2, 2, dtype=torch.int32, device=device), 0)
 
-    assert torch.equal(before, torch.stack((dk, dv)))
+    assert torch.equal(alone, gradient)
