@@ -97,13 +97,14 @@ def _at_once(words: list[str]) -> None:
 
 
 def _keep_memory() -> None:
-    """Lets glibc keep what arrays of up to 32 MiB free, for the next ones: the kernel would have to clear every page anew."""
+    """Lets glibc keep what arrays free for the next ones, of whatever thread: the kernel would have to clear every page anew."""
     import ctypes
 
     with contextlib.suppress(OSError, AttributeError):  # another C library
         mallopt = ctypes.CDLL(None).mallopt
-        mallopt(-3, 32 << 20)  # M_MMAP_THRESHOLD, as much as it takes
-        mallopt(-1, 1 << 30)  # M_TRIM_THRESHOLD
+        mallopt(-4, 0)  # M_MMAP_MAX: no memory that is given back when freed
+        mallopt(-8, 1)  # M_ARENA_MAX
+        mallopt(-1, (1 << 31) - 1)  # M_TRIM_THRESHOLD
 
 
 def _reader_gone() -> NoReturn:

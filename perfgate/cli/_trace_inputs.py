@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from perfgate.measure import Attribution, Measurement
@@ -18,8 +17,7 @@ TRACE_SUFFIXES = (".sqlite", ".nsys-rep", ".json", ".gz", ".csv")
 _GIVE = "give a .sqlite, an .nsys-rep, torch.profiler's JSON, a folder of one report per rank, or CSVs of nsys stats"
 
 
-@dataclass(frozen=True)
-class About:
+class About(NamedTuple):
     """What a trace says about itself, without its rows."""
 
     source: str
@@ -37,8 +35,7 @@ class About:
     notes: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class Reading:
+class Reading(NamedTuple):
     """One input: either measured (one measurement over all ranks) or read from tables."""
 
     source: str
@@ -46,7 +43,7 @@ class Reading:
     tables: Tables | None
     traces: tuple[About, ...] = ()
     has_gpu: bool = False
-    notes: tuple[str, ...] = field(default=())
+    notes: tuple[str, ...] = ()
 
 
 def load(path: Path, *, attribution: Attribution = "auto", match: str | None = None, detail: bool = False) -> Reading:

@@ -105,8 +105,6 @@ def answer(
 
 def document(reading: Reading, rows: Sequence[RangeSummary], *, with_kernels: bool) -> dict[str, Any]:
     """The answer as plain values; times in ns, what is not known is null."""
-    from dataclasses import asdict
-
     measurement = reading.measurement
     return {
         "ranges": [_plain(row, with_kernels) for row in rows],
@@ -119,7 +117,7 @@ def document(reading: Reading, rows: Sequence[RangeSummary], *, with_kernels: bo
             "source": reading.source,
             "has_gpu": reading.has_gpu,
             "gpu_ns": measurement.gpu_ns if measurement and reading.has_gpu else None,
-            "files": [asdict(one) for one in reading.traces],
+            "files": [one._asdict() for one in reading.traces],
             "notes": list(reading.notes),
         },
     }
@@ -139,7 +137,7 @@ def _plain(row: RangeSummary, with_kernels: bool) -> dict[str, Any]:
     plain: dict[str, Any] = {"name": row.name, "domain": row.domain, "bucket": bucket(row.name), "instances": row.instances}
     for metric in METRICS:
         stat = getattr(row, metric)
-        plain[metric] = None if stat is None else vars(stat)
+        plain[metric] = None if stat is None else stat._asdict()
     plain |= {"incomplete": row.incomplete, "missing_launches": row.missing_launches, "rule": list(row.rules)}
     if with_kernels:
         plain["kernels"] = [vars(kernel) for kernel in row.kernels]

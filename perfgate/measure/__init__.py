@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,8 +20,7 @@ from perfgate.traces.table import Framed, FramedOrNone, Ints, Mask, Table, Texts
 __all__ = ["Attribution", "Leftover", "Measurement", "measure"]
 
 
-@dataclass(frozen=True)
-class Leftover:
+class Leftover(NamedTuple):
     """GPU work that no range claims, and why. ``share`` is of all GPU time in the trace (sums, not unions), 0 to 1."""
 
     reason: str
@@ -29,7 +29,7 @@ class Leftover:
     share: float
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False, repr=False)  # bare: every start waits for it
 class Measurement:
     """What one trace says about its ranges.
 

@@ -12,7 +12,7 @@ import io
 import re
 import sys
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from perfgate.errors import UnusableError, UsageError
@@ -173,8 +173,7 @@ def _add(ranges: dict[str, RangeSummary], new: RangeSummary) -> None:
         return
     if old.instances != new.instances and not old.kernels and not new.kernels:  # a kernel need not run in every instance
         raise ValueError(f"{new.name!r} has {old.instances} instances in one table, {new.instances} in another")
-    ranges[new.name] = replace(
-        old,
+    ranges[new.name] = old._replace(
         instances=max(old.instances, new.instances),
         span_ns=_agreed(new.name, old.span_ns, new.span_ns),
         sum_ns=_agreed(new.name, old.sum_ns, new.sum_ns),

@@ -6,7 +6,7 @@ All times are int64 nanoseconds on the trace's own clock. Column names and dtype
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -58,7 +58,7 @@ RANGES: dict[str, str] = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False, repr=False)  # bare: every start waits for it
 class Trace:
     """What one capture holds, whatever format it came from.
 
@@ -79,7 +79,7 @@ class Trace:
     has_gpu: bool = False
     graph_mode: str = ""  # "graph" | "node" | "" unknown or no graphs
     diagnostics: tuple[str, ...] = ()
-    notes: tuple[str, ...] = field(default=())  # what the reader had to leave out or guess, in words
+    notes: tuple[str, ...] = ()  # what the reader had to leave out or guess, in words
 
 
 def blank(columns: Mapping[str, str]) -> Table:

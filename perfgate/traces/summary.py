@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True)
-class Stat:
+class Stat(NamedTuple):  # as are others on the way of `perfgate ranges`: a dataclass takes five times as long to import
     """One figure over the instances of a range, in ns (or a count). ``None``: the source does not hold it."""
 
     total: float | None
@@ -15,7 +15,7 @@ class Stat:
     max: float | None
 
 
-@dataclass(frozen=True)
+@dataclass(repr=False)  # a named tuple has no field `count`
 class KernelSum:
     """All operations of one name in a range: ``sum_ns`` of their durations, ``exclusive_ns`` without what others covered."""
 
@@ -26,8 +26,7 @@ class KernelSum:
     exclusive_ns: int | None = None
 
 
-@dataclass(frozen=True)
-class RangeSummary:
+class RangeSummary(NamedTuple):
     """One range name. A :class:`Stat` that is ``None`` was not measured: no GPU data, or a table without that column."""
 
     name: str  # "domain:name", plain in the default domain
