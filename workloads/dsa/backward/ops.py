@@ -38,7 +38,10 @@ op = Op(
             f"tests/unit/workloads/dsa/test_{name}.py"
             for name in ("backward", "backward_edges", "exact", "sorted", "quanta", "ops", "compiles_dsa")
         ),
-        *(f"tests/unit/workloads/dsa/test_cudnn_{name}.py" for name in ("kernels", "probe", "quantum", "split")),
+        *(
+            f"tests/unit/workloads/dsa/test_cudnn_{name}.py"
+            for name in ("kernels", "probe", "quantum", "reach", "split", "store")
+        ),
         "tests/gpu/test_dsa.py",
         "tests/gpu/test_dsa_cudnn.py",
     ),
