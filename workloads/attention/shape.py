@@ -32,7 +32,7 @@ def visible_pairs(q_len: int, kv_len: int, causal: bool, window: int | None) -> 
 
 def statistics_bytes(batch: int, heads: int, kv_heads: int, q_len: int, kv_len: int) -> int:
     """What the forward keeps for the backward beside its output: log-sum-exp, norms and shares of queries, survey of keys."""
-    return 12 * batch * heads * padded(q_len) + 12 * batch * kv_heads * surveyed_blocks(kv_len)
+    return 12 * batch * heads * padded(q_len) + 8 * batch * kv_heads * surveyed_blocks(kv_len)
 
 
 def backward_bytes(batch: int, heads: int, q_len: int, dim: int, accumulated: bool) -> int:

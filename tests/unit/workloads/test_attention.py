@@ -46,10 +46,21 @@ def test_the_survey_is_the_same_taken_in_the_forward_or_alone(device):
 
     assert torch.allclose(taken.norms[:, :37], alone.norms[:, :37], rtol=1e-6)
     assert torch.allclose(taken.norms[:, :37].view(2, 4, 37), given.q.float().norm(dim=-1), rtol=1e-6)
-    for row, expected in zip(
-        alone.reach, (given.v.norm(dim=-1), given.k.abs().amax(dim=-1), given.k.norm(dim=-1)), strict=True
-    ):
-        assert torch.allclose(row.amax(dim=1), expected.float().amax(dim=-1).flatten(), rtol=2e-3)
+    assert torch.equal(taken.reach, alone.reach)
+    for row, expected in zip(alone.reach, (given.v.float().norm(dim=-1), given.k.float().abs().amax(dim=-1)), strict=True):
+        assert torch.allclose(row.amax(dim=1), expected.amax(dim=-1).flatten(), rtol=1e-6)
+
+
+@pytest.mark.parametrize("exponent", [-24, -14, 0, 15])
+def test_the_survey_holds_at_any_magnitude(exponent, device):
+    given = problem(device, kv_heads=2, heads=2, q_len=20)
+    for one in (given.k, given.v):
+        one.copy_(torch.where(one < 0, -(2.0**exponent), 2.0**exponent))
+
+    reach = discover.module("attention.forward.kernels").survey_of(*given[:3]).reach
+
+    assert torch.equal(torch.full_like(reach[1, :, 0], 2.0**exponent), reach[1].amax(dim=1))
+    assert torch.equal(torch.full_like(reach[0, :, 0], 8 * 2.0**exponent), reach[0].amax(dim=1))  # √64 elements
 
 
 def test_exact_without_a_survey_takes_one_itself_that_knows_no_shares(device):

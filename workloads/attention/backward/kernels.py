@@ -103,9 +103,9 @@ def _prepare(
         stride = tl.num_programs(1) // heads * kv_heads * key_blocks
         known = blocks < key_blocks
         value_norm = _largest(tl.load(reach + group + blocks, mask=known, other=0.0))
-        key_largest = tl.max(tl.load(reach + stride + group + blocks, mask=known, other=0.0), axis=0)
-        key_norm = _largest(tl.load(reach + 2 * stride + group + blocks, mask=known, other=0.0))
-        excess = tl.load(norms + at, mask=inside, other=0.0) * key_norm * scale * 1.1006882e-05  # 2^-17 · log2(e)
+        key_largest = _largest(tl.load(reach + stride + group + blocks, mask=known, other=0.0))
+        # no key is longer than √D times its largest element; 2^-17 · log2(e) for D 128
+        excess = tl.load(norms + at, mask=inside, other=0.0) * key_largest * (scale * tl.sqrt(1.0 * D) * 1.1006882e-05)
         size = tl.log2(_norms(gradient)) + tl.log2(value_norm)
         heaviest = tl.load(shares + at, mask=inside, other=1.0)
         exponent, finite = _exponents(size, mean, key_largest, heaviest, excess)

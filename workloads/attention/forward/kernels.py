@@ -1,7 +1,7 @@
 """Attention's forward: one program per block of queries walks over its keys with a running softmax; nothing is split or added.
 
 With ``SURVEY`` it also writes down what the backward's proof needs and would have to read q, k and v once more for: the norm of
-every query, and of every block of keys the largest ‖V_j‖, |K_jd| and ‖K_j‖.
+every query, its share, and of every block of keys the largest ‖V_j‖ and |K_jd|.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ SIZES = ("heads", "kv_heads", "q_len", "kv_len", "window", "key_blocks")  # one 
 
 
 class Survey(NamedTuple):
-    """Magnitudes in f32: ``norms`` [B·Hq, padded queries] are ‖q_i‖, ``reach`` [3, B·Hkv, key blocks] are maxima.
+    """Magnitudes in f32: ``norms`` [B·Hq, padded queries] are ‖q_i‖, ``reach`` [2, B·Hkv, key blocks] are maxima.
 
     ``shares`` [B·Hq, padded queries]: no block of :data:`~workloads.attention.shape.SHARED` keys, counted from the first key,
-    has more than this of a query's probability; 0 where a query sees nothing. ``reach`` holds the largest ‖V_j‖, |K_jd| and
-    ‖K_j‖ of each block; NaN where it holds NaN or Inf.
+    has more than this of a query's probability; 0 where a query sees nothing. ``reach`` holds the largest ‖V_j‖ and |K_jd| of
+    each block; NaN where it holds NaN or Inf.
     """
 
     norms: torch.Tensor
@@ -41,22 +41,47 @@ def _largest(rows):
 
 
 @triton.jit
+def _scales(largest):
+    """Powers of two that bring f32 numbers of this size near 1, and back: their squares then neither over- nor underflow."""
+    exponent = tl.minimum(tl.maximum((largest.to(tl.int32, bitcast=True) >> 23) & 255, 1), 253)
+    return ((254 - exponent) << 23).to(tl.float32, bitcast=True), (exponent << 23).to(tl.float32, bitcast=True)
+
+
+@triton.jit
 def _norms(rows):
     """Euclidean norms of the rows of an f32 matrix, whose squares may over- or underflow; NaN if a row holds NaN or Inf."""
-    largest = tl.maximum(tl.max(tl.abs(rows), axis=1), 1.1754944e-38)
-    scaled = rows * (1.0 / largest)[:, None]
-    return largest * tl.sqrt(tl.sum(scaled * scaled, axis=1))
+    down, up = _scales(tl.max(tl.abs(rows), axis=1))
+    scaled = rows * down[:, None]
+    squares = tl.sum(scaled * scaled, axis=1)
+    return tl.sqrt(squares) * up + squares * 0.0
+
+
+@triton.jit
+def _lengths(rows):
+    """Norms of rows where it does no harm that squares may over- or underflow."""
+    rows = rows.to(tl.float32)
+    return tl.sqrt(tl.sum(rows * rows, axis=1))
+
+
+@triton.jit
+def _magnitude(tile):
+    """The largest |element| of a 16-bit matrix in f32, NaN if any is NaN or Inf: their bits are larger than any number's."""
+    bits = tl.max(tl.max((tile.to(tl.int16, bitcast=True) & 0x7FFF).to(tl.int32), axis=1), axis=0)
+    largest = bits.to(tl.int16).to(tile.dtype, bitcast=True).to(tl.float32)
+    return largest + largest * 0.0
 
 
 @triton.jit
 def _survey_keys(k, v, reach, b, kv_head, stride, first_block, step, blocks, D: tl.constexpr, N: tl.constexpr):
-    """Largest ‖V_j‖, |K_jd| and ‖K_j‖ of every ``step``-th block of N keys; ``reach`` points to the head's own."""
+    """Largest ‖V_j‖ and |K_jd| of every ``step``-th block of N keys; ``reach`` points to the head's own."""
     for block in range(first_block, blocks, step):
-        keys = k.load([b, kv_head, block * N, 0]).reshape(N, D).to(tl.float32)
-        values = v.load([b, kv_head, block * N, 0]).reshape(N, D).to(tl.float32)
-        tl.store(reach + block, _largest(_norms(values)))
-        tl.store(reach + stride + block, tl.max(tl.max(tl.abs(keys), axis=1), axis=0))  # a NaN among them shows in the norms
-        tl.store(reach + 2 * stride + block, _largest(_norms(keys)))
+        tl.store(reach + stride + block, _magnitude(k.load([b, kv_head, block * N, 0]).reshape(N, D)))
+        values = v.load([b, kv_head, block * N, 0]).reshape(N, D)
+        largest = _magnitude(values)
+        down, up = _scales(largest)  # one for the block: of rows far below the largest element nothing is needed
+        scaled = values.to(tl.float32) * down
+        longest = tl.max(tl.sum(scaled * scaled, axis=1), axis=0)
+        tl.store(reach + block, tl.sqrt(longest) * up + largest * 0.0)
 
 
 @triton.jit
@@ -148,7 +173,7 @@ def _attend(
     tl.store(lse + row * q_len + rows, natural, mask=rows < q_len)
     if SURVEY:
         at = row * q_padded + rows
-        tl.store(norms + at, _norms(query_tile.to(tl.float32)), mask=rows < q_padded)
+        tl.store(norms + at, _lengths(query_tile), mask=rows < q_padded)
         PARTS: tl.constexpr = SHARED // N if SHARED > N else 1
         share = heaviest / weight_sum * PARTS
         tl.store(shares + at, tl.where(empty, 0.0, share), mask=rows < q_padded)
@@ -170,7 +195,7 @@ def _survey(
     query_tile = q.load([b, head, query, 0]).reshape(M, D)
     rows = query + tl.arange(0, M)
     at = tl.program_id(1).to(tl.int64) * q_padded + rows
-    tl.store(norms + at, _norms(query_tile.to(tl.float32)), mask=rows < q_padded)
+    tl.store(norms + at, _lengths(query_tile), mask=rows < q_padded)
     tl.store(shares + at, tl.full((M,), 1.0, dtype=tl.float32), mask=rows < q_padded)
     stride = tl.num_programs(1) // heads * kv_heads * key_blocks
     if head % GROUP == 0:
@@ -216,7 +241,7 @@ def forward(
     found = None
     if survey:
         norms, shares = torch.empty((2, batch * heads, q_padded), dtype=torch.float32, device=q.device)
-        found = Survey(norms, shares, torch.empty((3, batch * kv_heads, key_blocks), dtype=torch.float32, device=q.device))
+        found = Survey(norms, shares, torch.empty((2, batch * kv_heads, key_blocks), dtype=torch.float32, device=q.device))
     _attend[(triton.cdiv(q_len, rows), batch * heads)](
         tiles(q, rows), tiles(k, keys), tiles(v, keys), tiles(out, rows), lse, *(found or (lse, lse, lse)),
         heads, kv_heads, q_len, kv_len, q_padded, window or 0, scale,
@@ -235,7 +260,7 @@ def survey_of(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Survey:
     rows, keys = options["M"], options["N"]
     q_padded, key_blocks = padded(q_len), triton.cdiv(kv_len, keys)
     norms, shares = torch.empty((2, batch * heads, q_padded), dtype=torch.float32, device=q.device)
-    found = Survey(norms, shares, torch.empty((3, batch * kv_heads, key_blocks), dtype=torch.float32, device=q.device))
+    found = Survey(norms, shares, torch.empty((2, batch * kv_heads, key_blocks), dtype=torch.float32, device=q.device))
     _survey[(q_padded // rows, batch * heads)](
         tiles(q, rows), tiles(k, keys), tiles(v, keys), *found, heads, kv_heads, q_padded, key_blocks,
         D=dim, GROUP=heads // kv_heads, **options, enable_fp_fusion=True
