@@ -21,6 +21,8 @@ DIMS = (64, 128)
 SOURCES = {
     "flash_attn/cute/flash_bwd_sm90.py": (
         "FlashAttentionBackwardSm90.__init__",
+        "FlashAttentionBackwardSm90._setup_attributes",
+        "FlashAttentionBackwardSm90._get_tiled_mma",
         "FlashAttentionBackwardSm90.__call__",
         "FlashAttentionBackwardSm90.kernel",
         "FlashAttentionBackwardSm90.mma",
@@ -35,10 +37,11 @@ SOURCES = {
         "_flash_attn_bwd",
     ),
     "flash_attn/cute/utils.py": ("AuxData",),
+    "flash_attn/cute/tile_scheduler.py": ("SingleTileScheduler.create", "SingleTileScheduler.get_current_work"),
     "quack/layout_utils.py": ("mma_partition_C_vec", "reshape_acc_to_mn", "convert_layout_acc_mn"),
     "quack/sm90_utils.py": ("gemm_zero_init", "gemm_w_idx"),
 }
-DIGEST = "81c582c4e752497e"
+DIGEST = "fdb6115d202efb69"
 
 
 def unsupported(

@@ -104,3 +104,15 @@ def test_another_dtype_is_refused():
 
     with pytest.raises(ValueError, match="take bfloat16, not torch"):
         hooks().backward(q, k, v, out, lse, grad, rule="exact", **OPTIONS)
+
+
+def test_sums_laid_out_otherwise_than_they_are_read_are_refused(calls):
+    interface = sys.modules["flash_attn.cute"].interface
+    config = SimpleNamespace(
+        m_block_size=80, n_block_size=128, AtomLayoutMdQ=1, AtomLayoutNdKV=2, dQ_swapAB=True, dKV_swapAB=False
+    )
+    interface._resolve_causal_local_window = lambda causal, left, right: (causal, False, left, right)
+    interface._tile_size_bwd_sm90 = lambda *given: config
+
+    with pytest.raises(ValueError, match="sums are read where warp groups hold 64 rows"):
+        hooks()._plan(128, 1, True, None, None)
