@@ -77,9 +77,30 @@ class Field:
         return int((words * self.places).sum()), int(self.into.units.sum()), int(self.into.units.max())
 
 
+def counting(field: Field) -> None:
+    """Writes what choosing the quanta costs, as it is and with every query counted, which booking above a threshold needs."""
+    x, every = field.x, shape.sampled_every
+    for said, chosen in (("as it is", every), ("all queries", lambda _queries: 1)):
+        shape.sampled_every = chosen
+        times = []
+        for _ in range(6):
+            field.into.constants.zero_()
+            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            start.record()
+            kernels.choose_quanta(field.into, x["topk"], x["topk_length"], x["reach"], len(x["kv"]), x["q"].shape[1])
+            end.record()
+            torch.cuda.synchronize()
+            times.append(start.elapsed_time(end))
+        sys.stdout.write(f"quanta, {said}: median {median(times):.3f} ms\n")
+    shape.sampled_every = every
+    field.into.constants.zero_()
+    kernels.choose_quanta(field.into, x["topk"], x["topk_length"], x["reach"], len(x["kv"]), x["q"].shape[1])
+
+
 def main_kernels(x: dict[str, Any], names: list[str]) -> dict[str, Callable[[], None]]:
     """The main kernel alone of stock, the hook and each variant, all on one accumulator; thresholds apart."""
     field = Field(x)
+    counting(field)
     runs: dict[str, Callable[[], None]] = {}
     reach = float(x["reach"])
     reference = 0
