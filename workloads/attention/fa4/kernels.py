@@ -111,21 +111,18 @@ def _prepare(
 
 
 @triton.jit
-def _guess_tiles(
-    q, v, grad, constants, dk, dv, q_rows, rows, padded, tiles, heads, window, q_batch, q_head, q_row,
-    v_batch, v_head, v_row, g_batch, g_head, g_row,
+def _guess_tile(
+    q, v, grad, constants, tile, q_rows, rows, window, q_head, q_row, v_row, g_head, g_row,
     GROUP: tl.constexpr, CAUSAL: tl.constexpr, SAMPLES: tl.constexpr, TILE: tl.constexpr, HEADROOM: tl.constexpr,
     D: tl.constexpr,
 ):  # fmt: skip
-    """C of one kv tile for dK and dV, from the size that diffuse attention to random data would give; clears their sums.
+    """C of one kv tile for dK and dV, from the size that diffuse attention to random data would give.
 
     A guess, not a bound: what it decides is only which tiles are added at once and which are kept aside.
     """
-    tile, head = tl.program_id(0), tl.program_id(1)
-    batch, kv_head = (head // heads).to(tl.int64), (head % heads).to(tl.int64)
-    size_q = _rms(q + batch * q_batch + kv_head * GROUP * q_head, q_row, q_head, GROUP, q_rows, SAMPLES, D)
-    size_g = _rms(grad + batch * g_batch + kv_head * GROUP * g_head, g_row, g_head, GROUP, q_rows, SAMPLES, D)
-    size_v = _rms(v + batch * v_batch + kv_head * v_head, v_row, v_head, 1, rows, SAMPLES, D)
+    size_q = _rms(q, q_row, q_head, GROUP, q_rows, SAMPLES, D)
+    size_g = _rms(grad, g_row, g_head, GROUP, q_rows, SAMPLES, D)
+    size_v = _rms(v, v_row, 0, 1, rows, SAMPLES, D)
     # Σ_i P_ij² with P_ij ≈ 1/n_i, n_i the keys that row i sees
     if CAUSAL:
         first = tl.maximum(tile * TILE + 1, 1 + rows - q_rows).to(tl.float32)
@@ -135,12 +132,30 @@ def _guess_tiles(
         spread = q_rows.to(tl.float32) / (rows.to(tl.float32) * rows.to(tl.float32))
     value = HEADROOM * GROUP * 6.0 * size_g * tl.sqrt(spread)
     key = value * size_v * size_q * tl.sqrt(D * 1.0)
-    tl.store(constants + (head * tiles + tile) * 2, _constant(key))
-    tl.store(constants + (head * tiles + tile) * 2 + 1, _constant(value))
-    zero = tl.zeros((TILE, D), dtype=tl.float32)
-    place = (head.to(tl.int64) * padded + tile * TILE) * D + tl.arange(0, TILE)[:, None] * D + tl.arange(0, D)[None, :]
-    tl.store(dk + place, zero)
-    tl.store(dv + place, zero)
+    tl.store(constants, _constant(key))
+    tl.store(constants + 1, _constant(value))
+
+
+@triton.jit
+def _guess_tiles(
+    q, v, grad, constants, dk, dv, q_rows, rows, tiles, heads, window, q_batch, q_head, q_row,
+    v_batch, v_head, v_row, g_batch, g_head, g_row,
+    GROUP: tl.constexpr, CAUSAL: tl.constexpr, SAMPLES: tl.constexpr, TILE: tl.constexpr, ROWS: tl.constexpr,
+    HEADROOM: tl.constexpr, D: tl.constexpr,
+):  # fmt: skip
+    """Clears some rows of the sums of dK and dV; the first program of a tile guesses its C."""
+    part, both = tl.program_id(0), tl.program_id(1)
+    tile = part * ROWS // TILE
+    if part * ROWS % TILE == 0:
+        batch, head = (both // heads).to(tl.int64), (both % heads).to(tl.int64)
+        _guess_tile(
+            q + batch * q_batch + head * GROUP * q_head, v + batch * v_batch + head * v_head,
+            grad + batch * g_batch + head * GROUP * g_head, constants + (both * tiles + tile) * 2,
+            tile, q_rows, rows, window, q_head, q_row, v_row, g_head, g_row, GROUP, CAUSAL, SAMPLES, TILE, HEADROOM, D,
+        )  # fmt: skip
+    place = (both.to(tl.int64) * tiles * TILE + part * ROWS) * D + tl.arange(0, ROWS * D)
+    tl.store(dk + place, tl.zeros((ROWS * D,), dtype=tl.float32))
+    tl.store(dv + place, tl.zeros((ROWS * D,), dtype=tl.float32))
 
 
 @triton.jit
@@ -202,9 +217,9 @@ def guess_tiles(
     tiles = triton.cdiv(rows, TILE)
     constants = torch.empty((batch, kv_heads, 2 * tiles), dtype=torch.float32, device=v.device)
     dk, dv = (torch.empty((batch, kv_heads, tiles * TILE * dim), dtype=torch.float32, device=v.device) for _ in range(2))
-    _guess_tiles[(tiles, batch * kv_heads)](
-        q, v, grad, constants, dk, dv, q.shape[2], rows, tiles * TILE, tiles, kv_heads, rows if window is None else window,
-        *_strides(q, v, grad), q.shape[1] // kv_heads, causal or window is not None, SAMPLES, TILE, HEADROOM, dim,
+    _guess_tiles[(tiles * TILE // ROWS, batch * kv_heads)](
+        q, v, grad, constants, dk, dv, q.shape[2], rows, tiles, kv_heads, rows if window is None else window,
+        *_strides(q, v, grad), q.shape[1] // kv_heads, causal or window is not None, SAMPLES, TILE, ROWS, HEADROOM, dim,
     )  # fmt: skip
     return constants, dk, dv
 
