@@ -6,7 +6,8 @@ where reductions are what binds. So each can be taken apart:
 
 * constant: "one" (row 0's for all: what rounding itself costs), "own" (looked up per lane), "byte" (own, from a table of
   exponents, a byte each: 16384 of them stay in L1), "once" (own, and stock's method is handed rows instead of indices),
-  "once byte" (both), "ahead" and "ahead byte" (looked up during the chunks before, passed on through shared memory).
+  "once byte" (both), "ahead" and "ahead byte" (looked up during the chunks before, passed on through shared memory),
+  "touched" (own, and prefetched into L1 during the last chunk of the rows before).
 * certificate: "none"; "largest" (the largest |x|); "squares" (the largest √Σx² over 16 columns: a fused multiply-add per
   element in place of a maximum, up to twice as loose, and wrong for quanta below 2⁻⁶⁰, where x² underflows).
 * above: a contribution is booked only if it exceeds a threshold, a scalar T behind the tables. With T = −1 all are booked. A
@@ -30,10 +31,12 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "byte, none": {"constant": "byte", "certificate": "none"},
     "once byte, none": {"constant": "once byte", "certificate": "none"},
     "ahead byte, none": {"constant": "ahead byte", "certificate": "none"},
+    "touched, none": {"constant": "touched", "certificate": "none"},
     "own, squares": {"constant": "own", "certificate": "squares"},
     "once, squares": {"constant": "once", "certificate": "squares"},
     "one, squares, above": {"constant": "one", "certificate": "squares", "above": True},
     "byte, largest, above": {"constant": "byte", "certificate": "largest", "above": True},
+    "touched, largest, above": {"constant": "touched", "certificate": "largest", "above": True},
     "byte, squares, above": {"constant": "byte", "certificate": "squares", "above": True},
     "ahead, squares, above": {"constant": "ahead", "certificate": "squares", "above": True},
     "ahead byte, largest, above": {"constant": "ahead byte", "certificate": "largest", "above": True},
@@ -56,7 +59,7 @@ class KnownRows:
 @cache
 def instructions() -> Any:
     """What the variants need beside ``hook.instructions()``."""
-    from cutlass import Float32, Int32
+    from cutlass import Boolean, Float32, Int32
     from cutlass._mlir.dialects import llvm
     from cutlass.cutlass_dsl import T, dsl_user_op
 
@@ -97,7 +100,16 @@ def instructions() -> Any:
             )
         )  # fmt: skip
 
-    return SimpleNamespace(constant_of=constant_of, square_added=square_added, larger_bits=larger_bits, root=root)
+    @dsl_user_op
+    def touch(address: Any, valid: Any, *, loc: Any = None, ip: Any = None) -> None:
+        """Brings the line at ``address`` into L1."""
+        operands = [address.toint().ir_value(loc=loc, ip=ip), Boolean(valid).ir_value(loc=loc, ip=ip)]
+        llvm.inline_asm(
+            None, operands, "@$1 prefetch.global.L1 [$0];", "l,b", has_side_effects=True, is_align_stack=False,
+            asm_dialect=llvm.AsmDialect.AD_ATT, loc=loc, ip=ip,
+        )  # fmt: skip
+
+    return SimpleNamespace(touch=touch, constant_of=constant_of, square_added=square_added, larger_bits=larger_bits, root=root)
 
 
 @cache
@@ -187,6 +199,12 @@ def variant(constant: str, certificate: str, above: bool = False) -> Any:
                 self.next = self.constant(constants, rows, self.next)
             handed = KnownRows(self.pairs[0] + self.pairs[1]) if const_expr("once" in constant) else topk
             base.scatter_dkv_atomic(self, acc, chunk_idx, handed, memory, n_block, length, keys, thr_mma, tidx)
+            if const_expr(constant == "touched" and chunk_idx == self.N_hdim_chunks - 1):
+                entry = (n_block - 1) * self.tile_n + line
+                row = Int32(-1)
+                if entry >= 0:
+                    row = self.looked_up(topk, entry, length, keys)
+                more.touch(constants + cutlass.max(row, 0), row >= 0)
             if const_expr("ahead" in constant and chunk_idx == self.N_hdim_chunks - 1):
                 cute.arch.sync_warp()
                 self.ahead[line] = self.next
