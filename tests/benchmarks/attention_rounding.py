@@ -47,6 +47,11 @@ def exact(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, grad_out: torch.Ten
     return total
 
 
+def log2_above(positive: torch.Tensor) -> torch.Tensor:
+    """The kernels' logarithm."""
+    return positive.view(torch.int32) * 2.0**-23 - 126.9125
+
+
 def sums(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, grad_out: torch.Tensor, last: torch.Tensor
 ) -> dict[str, torch.Tensor]:
@@ -60,9 +65,15 @@ def sums(
     parts = [one @ other for one, other in zip(slopes.split(KEYS, dim=1), k.split(KEYS), strict=True)]
     reach = grad_out.norm(dim=1) * v.norm(dim=1).max()
     excess = 2.0**-17 * q.norm(dim=1) * k.abs().max() * 1.4427  # scale · √D = 1
-    bound = torch.log2(reach) + torch.log2(k.abs().max()) + 0.17 + excess
+    bound = (
+        0.5 * log2_above(grad_out.norm(dim=1) ** 2)
+        + torch.log2(v.norm(dim=1).max())
+        + torch.log2(k.abs().max())
+        + 0.17
+        + excess
+    )
     share = 2 * torch.stack([one.sum(dim=1) for one in weights.split(64, dim=1)]).amax(dim=0)  # the forward's blocks are of 64
-    one = bound + torch.log2(share * (1 + (delta.abs() / reach).clamp(max=1))).clamp(max=0)
+    one = bound + log2_above(share * (1 + (delta.abs() / reach).clamp(max=1))).clamp(max=0)
     ways = {
         "2^-30 of the bound": bound.ceil() - 30,
         "2^-22 of the bound": bound.ceil() - 22,

@@ -3,6 +3,8 @@
 import hypothesis.strategies as st
 import pytest
 import torch
+import triton
+import triton.language as tl
 from hypothesis import HealthCheck, given, settings
 
 from perfgate import discover
@@ -10,6 +12,13 @@ from perfgate import discover
 pytestmark = pytest.mark.filterwarnings("ignore:.*encountered in:RuntimeWarning")  # the interpreter's NumPy meets log2(0)
 QUERIES, KEYS, DIM = 4, 24, 64
 SCALE = DIM**-0.5
+_log2_above = discover.module("attention.forward.kernels")._log2_above
+
+
+@triton.jit
+def _logarithms(values, out):
+    at = tl.arange(0, 16)
+    tl.store(out + at, _log2_above(tl.load(values + at)))
 
 
 def kernels():
@@ -134,6 +143,19 @@ def test_bits_of_an_f32_beside_the_anchor_are_the_rounded_quanta_and_add_up_in_a
 
 
 @PROPERTY
+@given(st.lists(st.floats(0, 2.0**127, width=32), min_size=16, max_size=16))
+def test_logarithms_are_never_too_small_and_at_most_a_tenth_too_large(numbers):
+    values = torch.tensor(numbers, dtype=torch.float32)
+    out = torch.empty(16)
+
+    _logarithms[(1,)](values, out)
+
+    excess = out.double() - torch.log2(values.double())
+    assert bool((excess > 0).all())
+    assert bool((excess < 0.1)[values >= 2.0**-126].all())
+
+
+@PROPERTY
 @given(parts=st.lists(st.integers(-(2**31) + 1, 2**31 - 1), min_size=2, max_size=12), seed=SEEDS)
 def test_integers_that_wrap_on_the_way_still_end_at_their_sum_in_any_order(parts, seed):
     order = torch.randperm(len(parts), generator=torch.Generator().manual_seed(seed)).tolist()
@@ -176,7 +198,7 @@ def test_a_rows_quantum_holds_its_bounds_and_wastes_at_most_a_bit(mantissa, expo
         assert all_of_them <= 2**30 * 1.001
         assert one <= 2**22 * 1.001
         # no quantum is finer than 2^-126
-        assert one > 2**21 * 0.999 or all_of_them > 2**29 * 0.999 or float(inverse[0, 0]) == 2.0**126
+        assert one > 2**21 * 0.91 or all_of_them > 2**29 * 0.96 or float(inverse[0, 0]) == 2.0**126
 
 
 def test_a_norm_whose_squares_vanish_still_counts():

@@ -23,7 +23,7 @@ import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from ...blocks.configs import config_for
-from ..forward.kernels import SIZES, Survey, _largest, _norms, _seen, described, survey_of, tiles
+from ..forward.kernels import SIZES, Survey, _log2_above, _seen, _squares, _two_to, described, survey_of, tiles
 from ..shape import padded
 
 RULES = {"two_pass": 0, "atomic": 1, "exact": 2}
@@ -33,21 +33,22 @@ ANCHOR_BITS = tl.constexpr(0x4B400000)
 
 
 @triton.jit
-def _two_to(exponent):
-    """2^exponent for −126 ≤ exponent ≤ 127."""
-    return ((exponent + 127) << 23).to(tl.float32, bitcast=True)
+def _greatest(values, known):
+    """The largest of the ``known`` f32 at ``values``, none below 0; NaN if any is: as integers its bits are the largest."""
+    bits = tl.load(values, mask=known, other=0.0).to(tl.int32, bitcast=True) & 0x7FFFFFFF
+    return tl.max(bits, axis=0).to(tl.float32, bitcast=True)
 
 
 @triton.jit
 def _exponents(size, delta, key_largest, heaviest, excess):
-    """The exponent of each row's quantum, from logarithms of ‖dO_i‖·max‖V_j‖ and so on; and whether there is one at all."""
+    """The exponent of each row's quantum, from log2(‖dO_i‖·max‖V_j‖) and so on; and whether there is one at all."""
     bound = size + tl.log2(key_largest) + 0.17 + excess  # of the sum of all magnitudes; 2^0.17 = 1.125
     off_mean = tl.abs(delta) * tl.exp2(-size)
     off_mean = tl.where(off_mean < 1.0, off_mean, 1.0)  # NaN: a row of zeros
-    one = bound + tl.minimum(tl.log2(heaviest) + tl.log2(1.0 + off_mean), 0.0)  # of one contribution
+    part = tl.minimum(_log2_above(heaviest * (1.0 + off_mean)), 0.0)  # bound + part: of one contribution
     finite = bound < 128.0  # false for NaN
-    exponent = tl.maximum(tl.ceil(tl.where(finite, bound, 0.0)) - 30.0, tl.ceil(tl.where(finite, one, 0.0)) - 22.0)
-    return tl.maximum(exponent, -126.0).to(tl.int32), finite
+    exponent = tl.where(finite, bound + tl.maximum(part - 22.0, -30.0), 0.0)
+    return tl.ceil(tl.maximum(exponent, -126.0)).to(tl.int32), finite
 
 
 @triton.jit
@@ -102,14 +103,15 @@ def _prepare(
         group = (b * kv_heads + h // (heads // kv_heads)) * key_blocks
         stride = tl.num_programs(1) // heads * kv_heads * key_blocks
         known = blocks < key_blocks
-        value_norm = _largest(tl.load(reach + group + blocks, mask=known, other=0.0))
-        key_largest = _largest(tl.load(reach + stride + group + blocks, mask=known, other=0.0))
+        value_norm = _greatest(reach + group + blocks, known)
+        key_largest = _greatest(reach + stride + group + blocks, known)
         # no key is longer than √D times its largest element; 2^-17 · log2(e) for D 128
         excess = tl.load(norms + at, mask=inside, other=0.0) * key_largest * (scale * tl.sqrt(1.0 * D) * 1.1006882e-05)
-        size = tl.log2(_norms(gradient)) + tl.log2(value_norm)
+        squares, halves = _squares(gradient)
+        size = 0.5 * _log2_above(squares) + halves + tl.log2(value_norm)
         heaviest = tl.load(shares + at, mask=inside, other=1.0)
         exponent, finite = _exponents(size, mean, key_largest, heaviest, excess)
-        finite = finite & (natural < float("inf"))  # false for NaN
+        finite = finite & (squares < float("inf")) & (natural < float("inf"))  # false for NaN
         tl.store(inverse + at, tl.where(finite, _two_to(-exponent), 0.0))
         tl.store(quantum + at, tl.where(finite, _two_to(exponent) * scale, float("nan")))
     if RULE > 0:

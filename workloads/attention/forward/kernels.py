@@ -35,25 +35,30 @@ class Survey(NamedTuple):
 
 
 @triton.jit
-def _largest(rows):
-    """The largest of a vector of f32, NaN if any is NaN or Inf: tl.max alone would pass NaN over."""
-    return tl.max(rows, axis=0) + tl.sum(rows * 0.0, axis=0)
+def _two_to(exponent):
+    """2^exponent for −126 ≤ exponent ≤ 127."""
+    return ((exponent + 127) << 23).to(tl.float32, bitcast=True)
 
 
 @triton.jit
-def _scales(largest):
-    """Powers of two that bring f32 numbers of this size near 1, and back: their squares then neither over- nor underflow."""
+def _near_one(largest):
+    """Exponents e such that f32 numbers of this size are near 2^e, and 2^-e: scaled by it, their squares are f32."""
     exponent = tl.minimum(tl.maximum((largest.to(tl.int32, bitcast=True) >> 23) & 255, 1), 253)
-    return ((254 - exponent) << 23).to(tl.float32, bitcast=True), (exponent << 23).to(tl.float32, bitcast=True)
+    return exponent - 127, _two_to(127 - exponent)
 
 
 @triton.jit
-def _norms(rows):
-    """Euclidean norms of the rows of an f32 matrix, whose squares may over- or underflow; NaN if a row holds NaN or Inf."""
-    down, up = _scales(tl.max(tl.abs(rows), axis=1))
+def _squares(rows):
+    """Of each row of an f32 matrix the sum of squares over 4^e, and e; not finite if the row holds NaN or Inf."""
+    exponent, down = _near_one(tl.max(tl.abs(rows), axis=1))
     scaled = rows * down[:, None]
-    squares = tl.sum(scaled * scaled, axis=1)
-    return tl.sqrt(squares) * up + squares * 0.0
+    return tl.sum(scaled * scaled, axis=1), exponent.to(tl.float32)
+
+
+@triton.jit
+def _log2_above(positive):
+    """log2 of an f32 ≥ 0, at most 0.09 too large, never too small: from its bits; tl.log2 is 25 instructions."""
+    return positive.to(tl.int32, bitcast=True).to(tl.float32) * 1.1920929e-07 - 126.9125
 
 
 @triton.jit
@@ -78,10 +83,10 @@ def _survey_keys(k, v, reach, b, kv_head, stride, first_block, step, blocks, D: 
         tl.store(reach + stride + block, _magnitude(k.load([b, kv_head, block * N, 0]).reshape(N, D)))
         values = v.load([b, kv_head, block * N, 0]).reshape(N, D)
         largest = _magnitude(values)
-        down, up = _scales(largest)  # one for the block: of rows far below the largest element nothing is needed
+        exponent, down = _near_one(largest)  # one for the block: of rows far below the largest element nothing is needed
         scaled = values.to(tl.float32) * down
         longest = tl.max(tl.sum(scaled * scaled, axis=1), axis=0)
-        tl.store(reach + block, tl.sqrt(longest) * up + largest * 0.0)
+        tl.store(reach + block, tl.sqrt(longest) * _two_to(exponent) + largest * 0.0)
 
 
 @triton.jit
