@@ -97,7 +97,7 @@ def _at_once(words: list[str]) -> None:
 
 
 def _keep_memory() -> None:
-    """Lets glibc keep what arrays free for the next ones, of whatever thread: the kernel would have to clear every page anew."""
+    """Lets glibc keep what arrays free for the next ones, of any thread: the kernel would have to clear every page anew."""
     import ctypes
 
     with contextlib.suppress(OSError, AttributeError):  # another C library

@@ -10,10 +10,11 @@ from numpy.typing import NDArray
 
 from perfgate.measure import attribution as attributing
 from perfgate.measure import joins, rules, sweep
-from perfgate.measure.codes import groups, order_codes
+from perfgate.measure.codes import Owners, groups, order_codes
 from perfgate.measure.rules import Attribution
 from perfgate.traces import schema
 from perfgate.traces._coded import numbered
+from perfgate.traces._threads import both
 from perfgate.traces.names import compile_pattern, display_name
 from perfgate.traces.table import Framed, FramedOrNone, Ints, Mask, Table, Texts, distinct, is_steady, table_in, taken
 
@@ -59,15 +60,17 @@ def measure(
     """
     ops, launches = table_in(trace, "ops"), table_in(trace, "launches")
     every = _ordered(table_in(trace, "ranges"))
-    rule = rules.choose(every, attribution)
     usable = every.mask("closed")
-    ranges, rule = (every, rule) if usable.all() else (every.take(usable), taken(rule, usable))
+    claims, (launch, ambiguous) = both(lambda: attributing.claims(every, attribution), lambda: joins.launch_of(ops, launches))
+    claims = claims if usable.all() else claims.take(usable)
+    ranges, rule = claims.ranges, claims.rule
     wanted = _wanted(ranges, match)
-    launch, ambiguous = joins.launch_of(ops, launches)
-    work = attributing.launched(ops, launches, launch)
-    found = attributing.attribute(ranges, rule, work, len(ops), wanted if detail else None)
+    threads = Owners.of(launches.ints("process"), launches.ints("thread"))
+    found = attributing.attribute(
+        claims, *attributing.launched(ops, launches, launch, threads), len(ops), wanted if detail else None
+    )
     lost = joins.lost_launches(launches, launch) if trace.has_gpu else np.empty(0, dtype=np.int64)
-    missing = taken(_missing(launches, lost, ranges, rule), wanted)
+    missing = taken(_missing(launches, lost, threads, claims), wanted)
     blind = _blind(ops, launch)
     excluded = {
         "range without an end: never ended, or still open when profiling stopped": len(usable) - int(np.count_nonzero(usable)),
@@ -89,12 +92,12 @@ def measure(
     )
 
 
-def _missing(launches: Table, lost: Ints, ranges: Table, rule: NDArray[np.int8]) -> Ints:
+def _missing(launches: Table, lost: Ints, threads: Owners, claims: attributing.Claims) -> Ints:
     """Per range: how many of its launches have no GPU work in the capture."""
     if not len(lost):
-        return np.broadcast_to(np.int64(0), len(ranges))
-    work = attributing.unanswered(launches, lost)
-    return attributing.attribute(ranges, rule, work, len(launches), None).totals.ops
+        return np.broadcast_to(np.int64(0), len(claims.ranges))
+    work, workers = attributing.unanswered(launches, lost, threads)
+    return attributing.attribute(claims, work, workers, len(launches), None).totals.ops
 
 
 def _unknown(
@@ -147,7 +150,7 @@ def _wanted(ranges: Table, match: str | None) -> Mask:
     return wanted & hits
 
 
-def _instances(ranges: Table, rule: NDArray[np.int8], totals: sweep.Totals, wanted: Mask, unknown: Mask | None) -> Table:
+def _instances(ranges: Table, rule: NDArray[np.int8], totals: sweep.Figures, wanted: Mask, unknown: Mask | None) -> Table:
     chosen: slice | Mask = slice(None) if wanted.all() else wanted
     kept = ranges.take(chosen)
     busy, span, total, ops = totals.busy[chosen], totals.span[chosen], totals.sum[chosen], totals.ops[chosen]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from perfgate.traces._coded import blocks
 from perfgate.traces.table import Ints, Mask, Table, distinct, is_steady, taken
 
 _ID_BITS = 40
@@ -46,21 +47,30 @@ def _by_table(keys: Ints, wanted: Ints) -> Ints | None:
     if not len(keys):
         return None
     low = int(keys.min())
-    places = np.arange(len(keys)) if low >= 0 else np.flatnonzero(keys >= 0)
-    if not len(places):
+    places = None if low >= 0 else np.flatnonzero(keys >= 0)
+    ids = keys if places is None else taken(keys, places)
+    if not len(ids):
         return None
-    ids = taken(keys, places) if low < 0 else keys
     low, high = int(ids.min()), int(ids.max())
     if high - low > 4 * len(ids) + _SPARE:
         return None
     table = np.full(high - low + 1, -1, dtype=np.int64)
-    table[ids - low] = places
-    if not np.array_equal(table[ids - low], places):
+    for block in blocks(len(ids)):
+        table[ids[block] - low] = np.arange(block.start, block.stop)
+    if any((table[ids[block] - low] != np.arange(block.start, block.stop)).any() for block in blocks(len(ids))):
         return None
-    if len(wanted) and wanted.min() >= low and wanted.max() <= high:
-        return table[wanted - low]
-    inside = (wanted >= low) & (wanted <= high)
-    return np.where(inside, table[np.where(inside, wanted - low, 0)], -1)
+    if places is not None:
+        table = np.where(table < 0, -1, places[table])
+    found = np.full(len(wanted), -1, dtype=np.int64)
+    all_inside = not len(wanted) or (wanted.min() >= low and wanted.max() <= high)
+    for block in blocks(len(wanted)):
+        asked = wanted[block] - low
+        if all_inside:
+            np.take(table, asked, out=found[block], mode="clip")  # a mode that copies nothing
+        else:
+            inside = (asked >= 0) & (asked < len(table))
+            found[block][inside] = table[asked[inside]]
+    return found
 
 
 def lost_launches(launches: Table, launch: Ints) -> Ints:

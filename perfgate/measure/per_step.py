@@ -24,6 +24,7 @@ from perfgate.measure.ranks import across_ranks
 from perfgate.measure.rules import LEFT_OUT_DOMAIN, LIBRARY_DOMAINS
 from perfgate.measure.summary import rename
 from perfgate.model import ProcessSample
+from perfgate.traces._coded import Codes
 from perfgate.traces.names import display_name, strip_counters
 from perfgate.traces.schema import Trace
 
@@ -262,7 +263,7 @@ def _per_step(whole: Measurement, place: Ints, inside: NDArray[np.bool_], starts
     )
 
 
-def _summed(column: pd.Series[int], code: Ints, count: int) -> Ints:
+def _summed(column: pd.Series[int], code: Codes, count: int) -> Ints:
     total = np.zeros(count, dtype=np.int64)
     np.add.at(total, code, column.to_numpy())
     return total

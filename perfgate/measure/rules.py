@@ -15,7 +15,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from perfgate.measure.codes import by_code, groups
+from perfgate.measure.codes import Owners, groups
+from perfgate.traces._coded import Codes
 from perfgate.traces.table import Ints, Mask, Table
 
 Attribution = Literal["auto", "process", "same-thread"]
@@ -40,15 +41,16 @@ LIBRARY_DOMAINS = (
 _FOREVER = np.iinfo(np.int64).max
 
 
-def choose(ranges: Table, attribution: Attribution) -> NDArray[np.int8]:
+def choose(ranges: Table, attribution: Attribution, opened: Owners, closed: Owners | None) -> NDArray[np.int8]:
     """The index into :data:`RULES` per row of ``ranges``, which are in order of their starts within a process.
 
-    All of them are needed, the unfinished included: they dispute too.
+    All of them are needed, the unfinished included: they dispute too. ``opened`` and ``closed`` are the threads that opened and
+    that closed them, ``None`` where these are the same.
     """
     count = len(ranges)
     if attribution == "process":
         return _all(PROCESS, count)
-    crossing = _crossing(ranges)
+    crossing = None if closed is None else opened.codes != closed.codes
     if attribution == "same-thread":
         return _all(SAME_THREAD, count) if crossing is None else np.where(crossing, CROSS_THREAD, SAME_THREAD).astype(np.int8)
     domains = ranges.texts("domain")
@@ -57,8 +59,8 @@ def choose(ranges: Table, attribution: Attribution) -> NDArray[np.int8]:
     group, example = groups(ranges.ints("process"), domains, ranges.texts("name"))
     disputed = np.zeros(len(example), dtype=bool)
     if library.any():  # a library's range disputes no program's
-        _dispute(*_some(ranges, group, ~own), disputed, library if not own.any() else library[~own])
-    _dispute(*_some(ranges, group, ~(own | library)), disputed)
+        _dispute(*_some(ranges, group, opened, ~own), disputed, library if not own.any() else library[~own])
+    _dispute(*_some(ranges, group, opened, ~(own | library)), disputed)
     crosses = np.zeros(len(example), dtype=bool)
     if crossing is not None:
         crosses[group[crossing]] = True
@@ -72,20 +74,11 @@ def _all(rule: int, count: int) -> NDArray[np.int8]:
     return np.broadcast_to(np.int8(rule), count)
 
 
-def _crossing(ranges: Table) -> Mask | None:
-    """Which ranges ended on another thread than they began on; ``None`` for none."""
-    thread, end_thread = ranges.ints("thread"), ranges.ints("end_thread")
-    if thread is end_thread:
-        return None
-    crossing = thread != end_thread
-    return crossing if crossing.any() else None
+def _some(ranges: Table, group: Codes, opened: Owners, which: Mask) -> tuple[Table, Codes, Owners]:
+    return (ranges, group, opened) if which.all() else (ranges.take(which), group[which], opened.take(which))
 
 
-def _some(ranges: Table, group: Ints, which: Mask) -> tuple[Table, Ints]:
-    return (ranges, group) if which.all() else (ranges.take(which), group[which])
-
-
-def _dispute(ranges: Table, group: Ints, disputed: Mask, asked: Mask | None = None) -> None:
+def _dispute(ranges: Table, group: Codes, opened: Owners, disputed: Mask, asked: Mask | None = None) -> None:
     """Marks the groups with a range that overlaps in time one that another thread of its process opened.
 
     With ``asked`` only the ranges that it marks can be disputed, but all dispute.
@@ -93,15 +86,11 @@ def _dispute(ranges: Table, group: Ints, disputed: Mask, asked: Mask | None = No
     start, end, closed = ranges.ints("start"), ranges.ints("end"), ranges.mask("closed")
     if not closed.all():
         end = np.where(closed, end, _FOREVER)
-    process, first = groups(ranges.ints("process"))
-    owner, example = groups(process, ranges.ints("thread"))
-    several = np.bincount(process[example], minlength=len(first)) > 1
-    if not several.any():
-        return
-    by_owner, edges = by_code(owner, len(example))
-    for number in np.flatnonzero(several):
-        owners = np.flatnonzero(process[example] == number)
-        mine = [by_owner[edges[one] : edges[one + 1]] for one in owners]
+    processes = [process for process, _ in opened.keys]
+    for process in dict.fromkeys(processes):
+        mine = [opened.places(number) for number, each in enumerate(processes) if each == process]
+        if sum(len(rows) > 0 for rows in mine) < 2:
+            continue
         stretches = [_stretches(start[rows], end[rows]) for rows in mine]
         together = tuple(np.sort(np.concatenate(sides)) for sides in zip(*stretches, strict=True))
         for rows, (begins, ends) in zip(mine, stretches, strict=True):

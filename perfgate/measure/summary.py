@@ -9,7 +9,8 @@ import numpy as np
 
 from perfgate.measure import Measurement
 from perfgate.measure.codes import by_code, groups
-from perfgate.traces._coded import coded
+from perfgate.traces._coded import Codes, coded
+from perfgate.traces._threads import side_by_side
 from perfgate.traces.names import display_name
 from perfgate.traces.summary import METRICS, KernelSum, RangeSummary, Stat
 from perfgate.traces.table import Ints, Table, Texts, is_steady, table_in
@@ -55,7 +56,7 @@ def summarize(measurement: Measurement) -> list[RangeSummary]:
     return sorted(rows, key=_weight)
 
 
-def _lost(missing: Ints, group: Ints, count: int) -> tuple[list[int], list[int]]:
+def _lost(missing: Ints, group: Codes, count: int) -> tuple[list[int], list[int]]:
     """Per group: launches without their GPU work, and instances with such launches."""
     some = np.flatnonzero(missing)
     sums = np.zeros(count, dtype=np.int64)
@@ -68,24 +69,24 @@ def _weight(row: RangeSummary) -> tuple[float, float, str]:
     return (-(busy.total or 0) if busy else 0, -(host.total or 0) if host else 0, row.name)
 
 
-def _all_stats(instances: Table, group: Ints, order: Ints, edges: Ints) -> dict[str, list[Stat | None]]:
+def _all_stats(instances: Table, group: Codes, order: Ints, edges: Ints) -> dict[str, list[Stat | None]]:
     """Per metric and group; columns that are equal are looked at once, as busy, span and sum of single kernels are."""
-    found: dict[str, list[Stat | None]] = {}
-    seen: list[tuple[str, Ints]] = []
+    alike: dict[str, str] = {}  # each metric and the first one that is equal
     for metric in METRICS:
         values = instances.ints(metric)
-        same = next((name for name, other in seen if _equal(other, values)), None)
-        found[metric] = found[same] if same else _stats(values[order], group, order, edges)
-        seen.append((metric, values))
-    return found
+        alike[metric] = next((name for name in dict.fromkeys(alike.values()) if _equal(instances.ints(name), values)), metric)
+    different = list(dict.fromkeys(alike.values()))
+    stats = side_by_side(lambda metric: _stats(instances.ints(metric)[order], group, order, edges), different)
+    found = dict(zip(different, stats, strict=True))
+    return {metric: found[same] for metric, same in alike.items()}
 
 
 def _equal(one: Ints, other: Ints) -> bool:
     return np.array_equal(one[:_GLANCE], other[:_GLANCE]) and np.array_equal(one, other)
 
 
-def _stats(values: Ints, group: Ints, order: Ints, edges: Ints) -> list[Stat | None]:
-    """Per group of the sorted rows, over its known values (not -1); ``None`` for a group without any."""
+def _stats(values: Ints, group: Codes, order: Ints, edges: Ints) -> list[Stat | None]:
+    """Per group of the sorted rows, over its known values (not -1); ``None`` for a group without any. Reorders ``values``."""
     count = len(edges) - 1
     if len(values) and values.min() < 0:
         known = values >= 0
@@ -105,12 +106,11 @@ def _stats(values: Ints, group: Ints, order: Ints, edges: Ints) -> list[Stat | N
     return found
 
 
-def _medians(values: Ints, group: Ints, edges: Ints) -> list[float]:
-    """Exact: an int, or halfway between two where that is no int."""
+def _medians(values: Ints, group: Codes, edges: Ints) -> list[float]:
+    """Exact: an int, or halfway between two where that is no int. Reorders ``values``."""
     lower = edges[:-1] + (np.diff(edges) - 1) // 2
     upper = edges[:-1] + np.diff(edges) // 2
     if len(edges) - 1 <= _FEW:
-        values = values.copy()
         for low, high, first, second in zip(edges[:-1], edges[1:], lower, upper, strict=True):
             values[low:high].partition((first - low, second - low))
     else:
@@ -124,7 +124,7 @@ def _halfway(low: int, high: int) -> float:
     return middle // 2 if middle % 2 == 0 else middle / 2
 
 
-def _rules(rule: Texts, group: Ints, count: int) -> list[tuple[str, ...]]:
+def _rules(rule: Texts, group: Codes, count: int) -> list[tuple[str, ...]]:
     if len(rule) and is_steady(rule.codes):
         return [(rule.names[rule.codes[0]],)] * count
     _, example = groups(group, rule)
@@ -134,7 +134,7 @@ def _rules(rule: Texts, group: Ints, count: int) -> list[tuple[str, ...]]:
     return [tuple(sorted(names)) for names in found]
 
 
-def _kernels(ops: Table | None, group: Ints, count: int) -> list[tuple[KernelSum, ...]]:
+def _kernels(ops: Table | None, group: Codes, count: int) -> list[tuple[KernelSum, ...]]:
     found: list[list[KernelSum]] = [[] for _ in range(count)]
     if ops is not None and len(ops):
         owner = group[ops.ints("instance")]
@@ -148,7 +148,7 @@ def _kernels(ops: Table | None, group: Ints, count: int) -> list[tuple[KernelSum
     return [tuple(sorted(kernels, key=lambda kernel: (-kernel.sum_ns, kernel.name))) for kernels in found]
 
 
-def _sums(values: Ints, key: Ints, count: int) -> Ints:
+def _sums(values: Ints, key: Codes, count: int) -> Ints:
     order, edges = by_code(key, count)
     sums: Ints = np.add.reduceat(values[order], edges[:-1])
     return sums

@@ -37,7 +37,7 @@ class Totals:
         zeros = np.zeros(count, dtype=np.int64)
         return cls(zeros.copy(), zeros.copy(), zeros.copy(), np.full(count, _FAR), np.full(count, -_FAR))
 
-    def take(self, places: Ints, part: Totals) -> None:
+    def take(self, places: Ints | slice, part: Totals) -> None:
         """Adds ``part`` (of another device) to the windows at ``places``: busy is the largest device's."""
         self.ops[places] += part.ops
         self.sum[places] += part.sum
@@ -47,16 +47,27 @@ class Totals:
 
     def put(self, places: Ints, part: Totals) -> None:
         """Sets the windows at ``places`` to ``part``: all that they hold."""
-        all_in_order = len(places) == len(self.ops) and bool((places[1:] > places[:-1]).all())
-        for name in self.__dataclass_fields__:
-            if all_in_order:
-                setattr(self, name, getattr(part, name))
-            else:
-                getattr(self, name)[places] = getattr(part, name)
+        self.ops[places], self.sum[places], self.busy[places] = part.ops, part.sum, part.busy
+        self.first[places], self.last[places] = part.first, part.last
 
     @property
     def span(self) -> Ints:
         return np.where(self.ops > 0, self.last - self.first, 0)
+
+
+class Figures:
+    """What ``count`` ranges got on the GPU: number of operations, and nanoseconds of sum, busy and span; all 0 at first."""
+
+    def __init__(self, count: int) -> None:
+        self.ops, self.sum, self.busy, self.span = (np.zeros(count, dtype=np.int64) for _ in range(4))
+
+    def put(self, places: Ints, totals: Totals) -> None:
+        """Sets the ranges at ``places`` to ``totals``: all that they got."""
+        parts = totals.ops, totals.sum, totals.busy, totals.span
+        if len(places) == len(self.ops) and bool((places[1:] > places[:-1]).all()):
+            self.ops, self.sum, self.busy, self.span = parts
+        else:
+            self.ops[places], self.sum[places], self.busy[places], self.span[places] = parts
 
 
 def windows(start: Ints, end: Ints, low: Ints, high: Ints) -> Totals:
@@ -179,18 +190,40 @@ def gained_per_owner(owner: Ints, start: Ints, end: Ints) -> Ints:
 def reached(ordered: Ints, limit: Ints, low: Ints) -> Ints:
     """Per window the first place from ``low`` on at which ``ordered`` exceeds ``limit``: most windows hold few operations."""
     high = low.copy()
-    going: Ints | slice = slice(None)
+    going: Ints | None = None  # all
     for _ in range(_STEPS):
-        here = high[going]
-        more = (
-            (here < len(ordered)) & (ordered[np.minimum(here, len(ordered) - 1)] <= limit[going]) if len(ordered) else here < 0
-        )
-        going = np.flatnonzero(more) if isinstance(going, slice) else going[more]
-        if not len(going):
+        if going is None:
+            more = _at_most(ordered, high, limit)
+            high += more
+            going = None if more.all() else np.flatnonzero(more)
+        else:
+            going = going[_at_most(ordered, high[going], limit[going])]
+            high[going] += 1
+        if going is not None and not len(going):
             return high
-        high[going] += 1
-    high[going] = np.searchsorted(ordered, limit[going], side="right")
+    some = slice(None) if going is None else going
+    high[some] = np.searchsorted(ordered, limit[some], side="right")
     return high
+
+
+def _at_most(ordered: Ints, places: Ints, limit: Ints) -> NDArray[np.bool_]:
+    """Whether there is a value at each of some places, and it does not exceed the limit."""
+    if not len(places) or int(places.max()) < len(ordered):
+        return ordered[places] <= limit
+    there = places < len(ordered)
+    there[there] = ordered[places[there]] <= limit[there]
+    return there
+
+
+def inside(low: Ints, high: Ints, count: int) -> NDArray[np.bool_] | None:
+    """Which of ``count`` operations some window ``[low, high)`` holds, ``None`` for all of them."""
+    if len(low) and low[0] == 0:
+        reach = np.maximum.accumulate(high)
+        if reach[-1] == count and (low[1:] <= reach[:-1]).all():
+            return None
+    depth = np.bincount(low, minlength=count + 1)
+    depth -= np.bincount(high, minlength=count + 1)
+    return np.cumsum(depth, out=depth)[:-1] > 0
 
 
 def expand(low: Places, high: Places) -> tuple[Ints, Ints]:

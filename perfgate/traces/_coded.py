@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from perfgate.traces.table import Ints, Texts, is_steady, steady
 
 Words = NDArray[np.uint64]
+Codes = NDArray[np.integer[Any]]
 _SPARE = 1 << 16  # entries of a table of all possible values beyond four per value
 _BLOCK = 1 << 17  # values
 _FIRST = 4096  # rows that are looked at before all are
@@ -18,10 +19,13 @@ _SLOTS = 16  # bits of a hash
 _ODD = (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0xD6E8FEB86659FD93, 0xA0761D6478BD642F)
 
 
-def numbered(values: Ints) -> tuple[Ints, Ints]:
-    """A code 0 .. n-1 per value and the n distinct values; in linear time where these lie close together or are few."""
+def numbered(values: Ints) -> tuple[Codes, Ints]:
+    """A code 0 .. n-1 per value and the n distinct values; in linear time where these lie close together or are few.
+
+    Codes are of the smallest kind that holds them: widen them before calculating with them.
+    """
     if not len(values) or is_steady(values):
-        return np.zeros(len(values), dtype=np.int64), values[:1].astype(np.int64)
+        return np.broadcast_to(np.uint8(0), len(values)), values[:1].astype(np.int64)
     low, high = int(values.min()), int(values.max())
     if high - low <= 4 * len(values) + _SPARE:
         return _ranked(values, low, high - low + 1)
@@ -33,27 +37,38 @@ def numbered(values: Ints) -> tuple[Ints, Ints]:
             codes, unique = _ranked(slots, 0, 1 << _SLOTS)
             return codes, holder[unique]
     unique, codes = np.unique(values, return_inverse=True)
-    return codes.astype(np.int64), unique
+    return codes.astype(smallest(len(unique))), unique
 
 
-def _ranked(values: Ints, low: int, width: int) -> tuple[Ints, Ints]:
-    """Codes and distinct values of numbers from ``low`` to ``low + width - 1``, block by block to stay in the cache."""
-    blocks = [slice(begin, begin + _BLOCK) for begin in range(0, len(values), _BLOCK)]
+def smallest(count: int) -> np.dtype[Any]:
+    """The smallest kind of number that holds 0 .. ``count`` - 1."""
+    return np.dtype(np.min_scalar_type(max(count - 1, 0)))
+
+
+def blocks(count: int) -> list[slice]:
+    """Slices of ``count`` rows, small enough that what is computed of each stays in the cache."""
+    return [slice(begin, min(begin + _BLOCK, count)) for begin in range(0, count, _BLOCK)]
+
+
+def _ranked(values: Ints, low: int, width: int) -> tuple[Codes, Ints]:
+    """Codes and distinct values of numbers from ``low`` to ``low + width - 1``."""
     present = np.zeros(width, dtype=bool)
-    for block in blocks:
+    for block in blocks(len(values)):
         present[values[block] - low] = True
     unique = np.flatnonzero(present)
+    codes = np.empty(len(values), dtype=smallest(len(unique)))
     if len(unique) == width:
-        return values - low, unique + low
-    rank = np.empty(width, dtype=np.int64)
+        for block in blocks(len(values)):
+            np.subtract(values[block], low, out=codes[block], casting="unsafe")
+        return codes, unique + low
+    rank = np.empty(width, dtype=codes.dtype)
     rank[unique] = np.arange(len(unique))
-    codes = np.empty(len(values), dtype=np.int64)
-    for block in blocks:
+    for block in blocks(len(values)):
         codes[block] = rank[values[block] - low]
     return codes, unique + low
 
 
-def one_of_each(codes: Ints, count: int) -> Ints:
+def one_of_each(codes: Codes, count: int) -> Ints:
     """A place of each code 0 .. ``count`` - 1."""
     place = np.full(count, -1, dtype=np.int64)
     begin = 0
@@ -64,14 +79,14 @@ def one_of_each(codes: Ints, count: int) -> Ints:
     return place
 
 
-def all_occur(codes: NDArray[np.integer[Any]], count: int) -> bool:
+def all_occur(codes: Codes, count: int) -> bool:
     """Whether each code 0 .. ``count`` - 1 is among the first rows."""
     seen = np.zeros(count, dtype=bool)
     seen[codes[:_FIRST]] = True
     return bool(seen.all())
 
 
-def coded(codes: NDArray[np.integer[Any]], texts: Sequence[str]) -> Texts:
+def coded(codes: Codes, texts: Sequence[str]) -> Texts:
     """``texts[code]`` per row. Equal texts become one."""
     known: dict[str, int] = {}
     merged = [known.setdefault(text, len(known)) for text in texts]

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from perfgate.traces._coded import numbered, one_of_each
+from perfgate.traces._coded import Codes, numbered, one_of_each
 from perfgate.traces.table import Ints
 
 Bytes = NDArray[np.uint8]
@@ -60,7 +60,7 @@ class Records:
                 found[number] = integers(self.words, self.begin, kind, at, size, shape)
         return found
 
-    def _layouts(self, buffer: Bytes, fields: int) -> tuple[Ints, Ints]:
+    def _layouts(self, buffer: Bytes, fields: int) -> tuple[Codes, Ints]:
         """Which of the distinct record headers each row has, and per header its first fields' kind, offset and size."""
         length = buffer[self.begin].astype(np.int64)
         if length.max() >= 0x80 or (self.begin + length > self.end).any():
@@ -89,7 +89,7 @@ class Records:
         return shape, np.array(layouts, dtype=np.int64).reshape(-1, fields, 3)
 
 
-def integers(words: Ints, begin: Ints, kind: Ints, at: Ints, size: Ints, shape: Ints) -> Ints:
+def integers(words: Ints, begin: Ints, kind: Ints, at: Ints, size: Ints, shape: Codes) -> Ints:
     """One field of the records at ``begin``; ``kind``, ``at`` and ``size`` are per shape, ``shape`` is per record."""
     plain = (kind >= 1) & (kind <= 6)
     constant = np.array([CONSTANTS.get(each, MISSING) for each in kind.tolist()], dtype=np.int64)

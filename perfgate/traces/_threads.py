@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 R = TypeVar("R")
+S = TypeVar("S")
 WORKERS = min(4, os.cpu_count() or 1)
 
 
@@ -39,3 +40,10 @@ def side_by_side(work: Callable[[T], R], items: Sequence[T]) -> list[R]:
     if failed:
         raise failed[0]
     return [found[place] for place in range(len(items))]
+
+
+def both(one: Callable[[], R], other: Callable[[], S]) -> tuple[R, S]:
+    """``one()`` and ``other()``. An error of any of them is raised again."""
+    jobs: list[Callable[[], Any]] = [one, other]
+    first, second = side_by_side(lambda job: job(), jobs)
+    return first, second

@@ -343,7 +343,7 @@ class _Reader:
             return _coded.constant("", len(domain))
         processes, each_process = _coded.numbered(process)
         numbers, each_number = _coded.numbered(domain)
-        pairs, unique = _coded.numbered(processes * len(each_number) + numbers)
+        pairs, unique = _coded.numbered(processes.astype(np.int64) * len(each_number) + numbers)
         keys = [
             (int(each_process[pair // len(each_number)]), int(each_number[pair % len(each_number)])) for pair in unique.tolist()
         ]
