@@ -1,7 +1,8 @@
 """Races cuDNN's sparse-attention backward, its exact hook and the hook's variants, launch by launch in shuffled order.
 
     python -m tests.benchmarks.race_dsa_hooks [--case typical] [--rounds 20] [--whole] [--json race.json]
-    python -m tests.benchmarks.race_dsa_hooks --compile NAME     # compiles one, on few queries, so that several can at a time
+    python -m tests.benchmarks.race_dsa_hooks --compile NAME     # one alone, on few queries, so that several can at a time; "wrapper":
+                                                                 # what stock's own wrapper compiles
 
 Needs a Hopper card and ``perfgate[cudnn]``; a kernel takes 5 to 10 s to compile, once (``dsa/cudnn/store.py``). Launches take
 turns, so that a clock that sinks while the card warms up hits all alike; ratios are medians of pairs of one round. Before the
@@ -124,13 +125,14 @@ def main_kernels(x: dict[str, Any], names: list[str]) -> dict[str, Callable[[], 
     return runs
 
 
-def whole(x: dict[str, Any]) -> dict[str, Callable[[], None]]:
-    """The three implementations."""
-    return {
+def whole(x: dict[str, Any], names: list[str]) -> dict[str, Callable[[], None]]:
+    """The three implementations, or those named."""
+    runs: dict[str, Callable[[], None]] = {
         "stock": lambda: forms.run_cudnn(x),
         "exact": lambda: forms.run_exact(x),
         "split_slice": lambda: forms.run_split_slice(x),
     }
+    return {name: run for name, run in runs.items() if not names or name in names}
 
 
 def race(runs: dict[str, Callable[[], None]], rounds: int) -> dict[str, list[float]]:
@@ -162,8 +164,10 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--whole", action="store_true")
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--compile", choices=["stock", "exact", *VARIANTS], help="compile this one only")
-    parser.add_argument("--only", nargs="+", choices=["stock", "exact", *VARIANTS], help="race these; stock must be one")
+    parser.add_argument("--compile", choices=["wrapper", "stock", "exact", *VARIANTS], help="compile this one only")
+    parser.add_argument(
+        "--only", nargs="+", choices=["stock", "exact", "split_slice", *VARIANTS], help="race these; stock must be one"
+    )
     parser.add_argument("--list", action="store_true", help="names for --compile, a line each")
     options = parser.parse_args()
     if options.list:
@@ -178,11 +182,16 @@ def main() -> None:
         few = {"queries": shape.BLOCK, "keys": max(2048, case.topk)}
         case = Case(case.name, {**case.parameters, **few})
     x = op.make_inputs(case, "cuda", torch.Generator(device="cuda").manual_seed(1))
+    if options.compile == "wrapper":
+        forms.run_cudnn(x)
+        return
     if options.compile:
         Field(x).launch_of(options.compile)()
         torch.cuda.synchronize()
         return
-    times = race(whole(x) if options.whole else main_kernels(x, options.only or list(classes())), options.rounds)
+    times = race(
+        whole(x, options.only or []) if options.whole else main_kernels(x, options.only or list(classes())), options.rounds
+    )
     sys.stdout.write(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, {options.case}, {options.rounds} rounds\n")
     if options.json:
         options.json.write_text(json.dumps(times))
