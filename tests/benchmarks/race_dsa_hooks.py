@@ -1,8 +1,7 @@
 """Races cuDNN's sparse-attention backward, its exact hook and the hook's variants, launch by launch in shuffled order.
 
     python -m tests.benchmarks.race_dsa_hooks [--case typical] [--rounds 20] [--whole] [--json race.json]
-    python -m tests.benchmarks.race_dsa_hooks --compile NAME     # one alone, on few queries, so that several can at a time; "wrapper":
-                                                                 # what stock's own wrapper compiles
+    python -m tests.benchmarks.race_dsa_hooks --compile NAME
 
 Needs a Hopper card and ``perfgate[cudnn]``; a kernel takes 5 to 10 s to compile, once (``dsa/cudnn/store.py``). Launches take
 turns, so that a clock that sinks while the card warms up hits all alike; ratios are medians of pairs of one round. Before the
@@ -164,10 +163,11 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--whole", action="store_true")
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--compile", choices=["wrapper", "stock", "exact", *VARIANTS], help="compile this one only")
+    named = ["stock", "exact", *VARIANTS]
     parser.add_argument(
-        "--only", nargs="+", choices=["stock", "exact", "split_slice", *VARIANTS], help="race these; stock must be one"
+        "--compile", choices=["wrapper", *named], help="only compile it, on few queries; or what stock's wrapper does"
     )
+    parser.add_argument("--only", nargs="+", choices=["split_slice", *named], help="race these; stock must be one")
     parser.add_argument("--list", action="store_true", help="names for --compile, a line each")
     options = parser.parse_args()
     if options.list:
