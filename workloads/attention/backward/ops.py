@@ -69,6 +69,7 @@ SHARED: dict[str, Any] = dict(
     tests=(
         "tests/unit/workloads/test_attention.py",
         "tests/unit/workloads/test_attention_bound.py",
+        "tests/unit/workloads/test_attention_order.py",
         "tests/unit/workloads/test_attention_compiles.py",
         "tests/gpu/test_attention.py",
     ),
