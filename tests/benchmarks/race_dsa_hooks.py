@@ -81,7 +81,7 @@ def counting(field: Field) -> None:
     """Writes what choosing the quanta costs, as it is and with every query counted, which booking above a threshold needs."""
     x, every = field.x, shape.sampled_every
     for said, chosen in (("as it is", every), ("all queries", lambda _queries: 1)):
-        shape.sampled_every = chosen
+        vars(shape)["sampled_every"] = chosen
         times = []
         for _ in range(6):
             field.into.constants.zero_()
@@ -92,7 +92,7 @@ def counting(field: Field) -> None:
             torch.cuda.synchronize()
             times.append(start.elapsed_time(end))
         sys.stdout.write(f"quanta, {said}: median {median(times):.3f} ms\n")
-    shape.sampled_every = every
+    vars(shape)["sampled_every"] = every
     field.into.constants.zero_()
     kernels.choose_quanta(field.into, x["topk"], x["topk_length"], x["reach"], len(x["kv"]), x["q"].shape[1])
 
@@ -164,9 +164,7 @@ def main() -> None:
     parser.add_argument("--whole", action="store_true")
     parser.add_argument("--json", type=Path)
     named = ["stock", "exact", *VARIANTS]
-    parser.add_argument(
-        "--compile", choices=["wrapper", *named], help="only compile it, on few queries; or what stock's wrapper does"
-    )
+    parser.add_argument("--compile", choices=["wrapper", *named], help="only compile that")
     parser.add_argument("--only", nargs="+", choices=["split_slice", *named], help="race these; stock must be one")
     parser.add_argument("--list", action="store_true", help="names for --compile, a line each")
     options = parser.parse_args()
