@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Ints", "Owners", "by_code", "groups", "is_one_of", "order_codes"]
 
+_FEW = 16  # owners: up to here their rows are looked for when they are asked for, beyond all are sorted at once
+
 
 def groups(*columns: Texts | Codes | pd.Series[Any]) -> tuple[Codes, Ints]:
     """A number per row, 0 .. n-1, equal where all ``columns`` are equal; and a row of each number.
@@ -55,6 +57,8 @@ class Owners:
 
     def places(self, number: int) -> Ints:
         """The rows of the owner ``keys[number]``, in their order."""
+        if 1 < len(self.keys) <= _FEW:
+            return np.flatnonzero(self.codes == number)
         order, edges = self._parts
         return order[edges[number] : edges[number + 1]]
 

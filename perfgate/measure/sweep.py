@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -70,25 +71,39 @@ class Figures:
             self.ops[places], self.sum[places], self.busy[places], self.span[places] = parts
 
 
-def windows(start: Ints, end: Ints, low: Ints, high: Ints) -> Totals:
-    """Totals of the windows ``[low, high)`` over operations ``start``..``end`` (ns) of one device in launch order."""
-    filled = high > low
-    if not filled.all():
-        totals = Totals.none(len(low))
-        if filled.any():
-            totals.put(np.flatnonzero(filled), windows(start, end, low[filled], high[filled]))
-        return totals
-    count = high - low
-    several = np.flatnonzero(count > 1)
-    if len(several) == len(low):
-        running = _prefix(end - start)
-        return Totals(count, running[high] - running[low], *_Segments(start, end).busy_first_last(low, high))
-    first, last = start[low], end[low]
-    alone = Totals(count, last - first, last - first, first, last)
-    if len(several):
-        alone.sum = alone.busy.copy()
-        alone.put(several, windows(start, end, low[several], high[several]))
-    return alone
+class Operations:
+    """GPU operations ``start`` .. ``end`` (ns) of one device, in launch order."""
+
+    def __init__(self, start: Ints, end: Ints) -> None:
+        self.start, self.end = start, end
+
+    @cached_property
+    def _running(self) -> Ints:
+        return _prefix(self.end - self.start)
+
+    @cached_property
+    def _segments(self) -> _Segments:
+        return _Segments(self.start, self.end)
+
+    def windows(self, low: Ints, high: Ints) -> Totals:
+        """Totals of the windows ``[low, high)``."""
+        filled = high > low
+        if not filled.all():
+            totals = Totals.none(len(low))
+            if filled.any():
+                totals.put(np.flatnonzero(filled), self.windows(low[filled], high[filled]))
+            return totals
+        count = high - low
+        several = np.flatnonzero(count > 1)
+        if len(several) == len(low):
+            return Totals(count, self._running[high] - self._running[low], *self._segments.busy_first_last(low, high))
+        first, last = self.start[low], self.end[low]
+        took = last - first
+        if not len(several):
+            return Totals(count, took, took, first, last)
+        alone = Totals(count, took, took.copy(), first, last)
+        alone.put(several, self.windows(low[several], high[several]))
+        return alone
 
 
 class _Segments:
@@ -215,15 +230,18 @@ def _at_most(ordered: Ints, places: Ints, limit: Ints) -> NDArray[np.bool_]:
     return there
 
 
-def inside(low: Ints, high: Ints, count: int) -> NDArray[np.bool_] | None:
-    """Which of ``count`` operations some window ``[low, high)`` holds, ``None`` for all of them."""
-    if len(low) and low[0] == 0:
-        reach = np.maximum.accumulate(high)
-        if reach[-1] == count and (low[1:] <= reach[:-1]).all():
-            return None
-    depth = np.bincount(low, minlength=count + 1)
-    depth -= np.bincount(high, minlength=count + 1)
-    return np.cumsum(depth, out=depth)[:-1] > 0
+def mark(held: NDArray[np.bool_], low: Ints, high: Ints) -> None:
+    """Marks the operations that some window ``[low, high)`` holds."""
+    if not len(low):
+        return
+    reach = np.maximum.accumulate(high)
+    begin, finish = int(low.min()), int(reach[-1])
+    if low[0] == begin and (low[1:] <= reach[:-1]).all():  # the usual case: no gap between them
+        held[begin:finish] = True
+        return
+    depth = np.bincount(low - begin, minlength=finish - begin + 1)
+    depth -= np.bincount(high - begin, minlength=finish - begin + 1)
+    held[begin:finish] |= np.cumsum(depth, out=depth)[:-1] > 0
 
 
 def expand(low: Places, high: Places) -> tuple[Ints, Ints]:

@@ -245,7 +245,7 @@ def test_windows_are_unions_whatever_the_streams(intervals, bounds):
         np.array(side, dtype=np.int64)
         for side in zip(*[sorted((min(a, len(start)), min(b, len(start)))) for a, b in bounds], strict=True)
     )
-    found = sweep.windows(start, end, low, high)
+    found = sweep.Operations(start, end).windows(low, high)
 
     for window, (begin, finish) in enumerate(zip(low, high, strict=True)):
         covered = set().union(*(range(start[place], end[place]) for place in range(begin, finish)), set())
