@@ -111,7 +111,8 @@ class _Segments:
 
     def __init__(self, start: Ints, end: Ints) -> None:
         self.start, self.end = start, end
-        cut = _cuts(start, end)
+        reached, least = np.maximum.accumulate(end), np.minimum.accumulate(start[::-1])[::-1]
+        cut = _cuts(reached, least)
         self.begin: Places = _small(np.append(np.flatnonzero(cut), len(start)), len(start))
         self.number: Places = _small(np.cumsum(cut) - 1, len(start))
         if len(self.begin) - 1 == len(start):
@@ -120,8 +121,7 @@ class _Segments:
             order = np.argsort(start, kind="stable")  # segments keep their places: they don't overlap in time
             gained = _gained(start[order], end[order])
         self.union = _prefix(gained)[self.begin]
-        self.first = np.minimum.reduceat(start, self.begin[:-1])
-        self.last = np.maximum.reduceat(end, self.begin[:-1])
+        self.first, self.last = least[self.begin[:-1]], reached[self.begin[1:] - 1]  # no other segment reaches into it
 
     def busy_first_last(self, low: Ints, high: Ints) -> tuple[Ints, Ints, Ints]:
         head, tail = self.number[low], self.number[high - 1]
@@ -158,11 +158,11 @@ def _small(places: Ints, limit: int) -> Places:
     return places.astype(np.int32) if limit <= np.iinfo(np.int32).max else places
 
 
-def _cuts(start: Ints, end: Ints) -> NDArray[np.bool_]:
-    """Whether everything before each operation has ended before it, and everything after it, starts."""
-    cut = np.empty(len(start), dtype=bool)
+def _cuts(reached: Ints, least: Ints) -> NDArray[np.bool_]:
+    """Whether everything before each operation has ended (by ``reached``) before it, and all after it, starts (``least``)."""
+    cut = np.empty(len(reached), dtype=bool)
     cut[0] = True
-    np.less_equal(np.maximum.accumulate(end)[:-1], np.minimum.accumulate(start[::-1])[::-1][1:], out=cut[1:])
+    np.less_equal(reached[:-1], least[1:], out=cut[1:])
     return cut
 
 

@@ -25,6 +25,7 @@ _FRONTS = 4  # lengths of row ids that are told apart in one portion
 _FORMS = 8  # and kinds of records for each
 _HEADER_MOST = 9 + 9 + 0x80  # bytes of a record's length, row id and header
 _LENGTHS = (1, 2, 4, 8)  # bytes of integers that numpy reads as they are
+_LAYOUTS = 3  # of one field beside the first, up to which it is read as if all records had each of them
 
 
 @dataclass(eq=False, repr=False)  # bare: every start waits for it
@@ -86,7 +87,11 @@ class Alike:
         self.shape = np.zeros(len(cells), dtype=np.int64)
         width = max(width, first.width)
         records = _copied(buffer, cells, width)
-        self._tell_apart(buffer, cells, records.view(np.uint64)[:, : len(first.same)] & first.same, usable)
+        words = records.view(np.uint64)
+        heads = np.empty((len(first.same), len(cells)), dtype=np.uint64)
+        for place, same in enumerate(first.same):  # column by column: a row is too short for a loop of its own
+            np.bitwise_and(words[:, place], same, out=heads[place])
+        self._tell_apart(buffer, cells, heads, usable)
         self.fits: Mask | None = None
         if self.shape.min() < 0:
             self.fits = self.shape >= 0
@@ -106,9 +111,9 @@ class Alike:
         """
         left: Ints | None = None
         while True:
-            odd = heads[:, 0] ^ heads[0, 0]
-            for place in range(1, heads.shape[1]):
-                odd |= heads[:, place] ^ heads[0, place]
+            odd = heads[0] ^ heads[0, 0]
+            for head in heads[1:]:
+                odd |= head ^ head[0]
             if left is not None:
                 self.shape[left[odd == 0]] = len(self.forms) - 1
             others = np.flatnonzero(odd != 0)
@@ -120,15 +125,23 @@ class Alike:
                 self.shape[left] = -1
                 return
             self.forms.append(form)
-            heads = heads.take(others, axis=0)
+            heads = heads.take(others, axis=1)
 
     def integers(self, words: Ints, number: int) -> Ints:
         """One field of all records."""
         layouts = [form.fields[number] for form in self.forms]
-        if len(set(layouts)) > 1:
+        first, *others = dict.fromkeys(layouts)
+        if len(others) > _LAYOUTS:
             kinds, places, sizes = np.array(layouts).T
             return _records.integers(words, self.cells, kinds, places, sizes, self.shape)
-        kind, at, size = layouts[0]
+        values = self._column(*first)
+        for other in others:  # the column of all records as if they had the other layout, of which some is right
+            right = np.array([layout == other for layout in layouts])[self.shape]
+            values = np.where(right, self._column(*other), values)
+        return values
+
+    def _column(self, kind: int, at: int, size: int) -> Ints:
+        """The field of all records where each has it at ``at``."""
         if not 1 <= kind <= 6:
             return np.broadcast_to(np.int64(CONSTANTS.get(kind, MISSING)), len(self.cells))
         whole = size in _LENGTHS
@@ -136,7 +149,9 @@ class Alike:
             (len(self.cells),), f">i{size if whole else 8}", self.records, offset=at, strides=(self.width,)
         )
         values = stored.astype(np.int64)
-        return values if whole else values >> ((8 - size) << 3)
+        if not whole:
+            values >>= (8 - size) << 3
+        return values
 
     def places_of_text(self, number: int) -> tuple[Ints, Ints]:
         """Where each text begins in the buffer (-1 for NULL), and its size."""
@@ -249,7 +264,11 @@ def _alike_from_the_first(buffer: Bytes, cells: Ints, rest: Ints) -> int:
         return end - begin
 
     first = size(int(rest[0]))
-    return len(rest) if size(int(rest[-1])) == first else bisect_right(rest.tolist(), first, key=size)
+    return (
+        len(rest)
+        if size(int(rest[-1])) == first
+        else bisect_right(range(len(rest)), first, key=lambda place: size(int(rest[place])))
+    )
 
 
 def _without_spilled(words: Ints, cells: Ints, rest: Ints, usable: int) -> tuple[Ints, Ints]:
