@@ -26,6 +26,7 @@ ALLOWED = frozenset(
         "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "TORCH_CUDA_ARCH_LIST", "TORCHINDUCTOR_CACHE_DIR",
         "TORCH_EXTENSIONS_DIR", "TRITON_INTERPRET", "TRITON_CACHE_DIR", "TRITON_PTXAS_PATH", "TRITON_LIBCUDA_PATH",
         "CUTE_DSL_CACHE_DIR", "CUTE_DSL_DISABLE_FILE_CACHING",
+        "FLASH_ATTENTION_CUTE_DSL_CACHE_ENABLED", "FLASH_ATTENTION_CUTE_DSL_CACHE_DIR",
         "OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "CUDNN_LIBRARY_PATH",
     }
 )  # fmt: skip
@@ -34,7 +35,10 @@ _SECRET = re.compile(r"TOKEN|KEY|SECRET|PASSW|CREDENTIAL", re.IGNORECASE)
 
 
 def for_worker(mode: Mode, *, run_folder: Path, inherited: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The environment of our own worker: :data:`ALLOWED`, the mode's variables (a project's own too), a shared Triton cache."""
+    """The environment of our own worker: :data:`ALLOWED`, the mode's variables (a project's own too), shared compile caches.
+
+    flash-attn-4 keeps its kernels on disk only where it is told to: else each child compiles them for ten seconds apiece.
+    """
     from perfgate.determinism.contract import variables
     from perfgate.determinism.project import contract_of
 
@@ -45,6 +49,8 @@ def for_worker(mode: Mode, *, run_folder: Path, inherited: Mapping[str, str] = o
         else:
             environment[name] = value
     environment["TRITON_CACHE_DIR"] = str(triton_cache(run_folder, inherited))
+    environment.setdefault("FLASH_ATTENTION_CUTE_DSL_CACHE_ENABLED", "1")
+    environment.setdefault("FLASH_ATTENTION_CUTE_DSL_CACHE_DIR", str(_cache("flash-attention", run_folder, inherited)))
     environment["PYTHONUNBUFFERED"] = "1"
     environment["PYTHONFAULTHANDLER"] = "1"
     return environment
@@ -65,11 +71,14 @@ def triton_cache(run_folder: Path, inherited: Mapping[str, str] = os.environ) ->
 
     $TRITON_CACHE_DIR, else perfgate's own place in the user's cache, else (no writable home) the run directory.
     """
-    if given := inherited.get("TRITON_CACHE_DIR"):
-        return Path(given)
+    given = inherited.get("TRITON_CACHE_DIR")
+    return Path(given) if given else _cache("triton", run_folder, inherited)
+
+
+def _cache(name: str, run_folder: Path, inherited: Mapping[str, str]) -> Path:
     home = Path(inherited.get("XDG_CACHE_HOME") or os.path.join(inherited.get("HOME", ""), ".cache"))
-    folder = home / "perfgate" / "triton"
-    return folder if home.is_absolute() and _writable(folder) else (run_folder / "triton-cache").resolve()
+    folder = home / "perfgate" / name
+    return folder if home.is_absolute() and _writable(folder) else (run_folder / f"{name}-cache").resolve()
 
 
 def _writable(folder: Path) -> bool:

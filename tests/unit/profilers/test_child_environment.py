@@ -11,7 +11,8 @@ def test_nothing_but_the_list_gets_through(tmp_path: Path) -> None:
     inherited = {"PATH": "/bin", "HOME": str(tmp_path), "GITHUB_TOKEN": "t", "DATABASE_URL": "postgres://u:p@h", "FOO": "1"}
     environment = for_worker("default", run_folder=tmp_path, inherited=inherited)
 
-    assert {"PATH", "HOME", "TRITON_CACHE_DIR", "PYTHONUNBUFFERED", "PYTHONFAULTHANDLER"} == set(environment)
+    kept = {"TRITON_CACHE_DIR", "FLASH_ATTENTION_CUTE_DSL_CACHE_ENABLED", "FLASH_ATTENTION_CUTE_DSL_CACHE_DIR"}
+    assert {"PATH", "HOME", "PYTHONUNBUFFERED", "PYTHONFAULTHANDLER"} | kept == set(environment)
 
 
 @pytest.mark.parametrize("word", ["TOKEN", "KEY", "SECRET", "PASSW", "CREDENTIAL", "PROXY", "URL", "USER"])
@@ -56,3 +57,12 @@ def test_the_triton_cache_outlives_the_run(tmp_path: Path) -> None:
 @pytest.mark.parametrize("home", ["", "/proc/nowhere"])
 def test_the_triton_cache_is_in_the_run_where_there_is_no_home(tmp_path: Path, home: str) -> None:
     assert tmp_path / "run/triton-cache" == triton_cache(tmp_path / "run", {"HOME": home})
+
+
+def test_flash_attention_keeps_its_kernels_unless_it_is_told_not_to(tmp_path: Path) -> None:
+    inherited = {"HOME": str(tmp_path)}
+    kept = for_worker("default", run_folder=tmp_path, inherited=inherited)
+    refused = for_worker("default", run_folder=tmp_path, inherited=inherited | {"FLASH_ATTENTION_CUTE_DSL_CACHE_ENABLED": "0"})
+
+    assert str(tmp_path / ".cache/perfgate/flash-attention") == kept["FLASH_ATTENTION_CUTE_DSL_CACHE_DIR"]
+    assert ("1", "0") == tuple(one["FLASH_ATTENTION_CUTE_DSL_CACHE_ENABLED"] for one in (kept, refused))
