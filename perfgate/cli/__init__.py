@@ -19,6 +19,9 @@ from perfgate.errors import PerfgateError
 if TYPE_CHECKING:
     import typer
 
+_ROOM = 1 << 30  # bytes of address space
+_LARGE_PAGE = 1 << 21
+
 
 def build() -> typer.Typer:
     """The application with every verb registered."""
@@ -97,14 +100,24 @@ def _at_once(words: list[str]) -> None:
 
 
 def _keep_memory() -> None:
-    """Lets glibc keep what arrays free for the next ones, of any thread: the kernel would have to clear every page anew."""
+    """Lets glibc keep what arrays free for the next ones, of any thread: the kernel would have to clear every page anew.
+
+    And asks for large pages, of which the kernel has fewer to hand out.
+    """
     import ctypes
 
     with contextlib.suppress(OSError, AttributeError):  # another C library
-        mallopt = ctypes.CDLL(None).mallopt
-        mallopt(-4, 0)  # M_MMAP_MAX: no memory that is given back when freed
-        mallopt(-8, 1)  # M_ARENA_MAX
-        mallopt(-1, (1 << 31) - 1)  # M_TRIM_THRESHOLD
+        libc = ctypes.CDLL(None)
+        libc.mallopt(-4, 0)  # M_MMAP_MAX: no memory that is given back when freed
+        libc.mallopt(-8, 1)  # M_ARENA_MAX
+        libc.mallopt(-1, (1 << 31) - 1)  # M_TRIM_THRESHOLD
+        libc.malloc.restype, libc.malloc.argtypes = ctypes.c_size_t, [ctypes.c_size_t]
+        libc.free.argtypes = [ctypes.c_size_t]
+        libc.madvise.argtypes = [ctypes.c_size_t, ctypes.c_size_t, ctypes.c_int]
+        if begin := libc.malloc(_ROOM):  # none of it is touched yet
+            first = -(-begin // _LARGE_PAGE) * _LARGE_PAGE
+            libc.madvise(first, begin + _ROOM - first, 14)  # MADV_HUGEPAGE
+            libc.free(begin)
 
 
 def _reader_gone() -> NoReturn:

@@ -60,7 +60,7 @@ class Figures:
     """What ``count`` ranges got on the GPU: number of operations, and nanoseconds of sum, busy and span; all 0 at first."""
 
     def __init__(self, count: int) -> None:
-        self.ops, self.sum, self.busy, self.span = (np.zeros(count, dtype=np.int64) for _ in range(4))
+        self.ops, self.sum, self.busy, self.span = (np.full(count, 0) for _ in range(4))  # large pages, unlike np.zeros
 
     def put(self, places: Ints, totals: Totals) -> None:
         """Sets the ranges at ``places`` to ``totals``: all that they got."""

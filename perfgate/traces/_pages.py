@@ -16,13 +16,13 @@ import numpy as np
 
 from perfgate.traces._cells import LEAF, PAD, Leaves, Part
 from perfgate.traces._records import MISSING, Bytes, Irregular
-from perfgate.traces._threads import side_by_side
+from perfgate.traces._threads import WORKERS, side_by_side
 from perfgate.traces.table import Ints, is_steady
 
 __all__ = ["MISSING", "Column", "Irregular", "PageFile", "merge_texts", "read"]
 
 _INTERIOR = 0x05
-_BYTES_AT_ONCE = 1 << 20  # so that the work on one portion stays in the processor's cache
+_LEAST_AT_ONCE, _MOST_AT_ONCE = 1 << 20, 1 << 22  # bytes: few calls for many rows, which stay in the processor's cache
 _GAP = 8  # pages: shorter gaps are read along
 _MOST_OVERFLOWING = 10_000
 
@@ -122,7 +122,8 @@ def read(
     value throughout are :func:`~perfgate.traces.table.steady`.
     """
     leaves = file.leaves(root)
-    at_once = max(1, _BYTES_AT_ONCE // file.page_size)
+    evenly = len(leaves) * file.page_size // (2 * WORKERS)
+    at_once = max(1, min(max(evenly, _LEAST_AT_ONCE), _MOST_AT_ONCE) // file.page_size)
     as_text = set(texts)
     pages = Leaves(file.page_size, file.usable, wanted, as_text)
 
