@@ -19,6 +19,7 @@ from perfgate.model import Capture, Comparison, GateResult, Metric, Mode, Reason
 from perfgate.plan import Plan
 from perfgate.profilers import Profiler
 from perfgate.profilers.plain import PlainProfiler
+from perfgate.profilers.replay import ReplayProfiler
 from perfgate.registry import Registry
 from perfgate.render import FORMATS
 from perfgate.segments import one_sided, segment_guard
@@ -122,15 +123,18 @@ class Session:
         """
         specs = self._plan.bits()
         together = self._plan.device != "cpu" and self._prepared.profiler.name != "replay"
-        for capture in self._run_together(specs) if together else map(self._run, specs):
-            alone = self._collection.starved(capture) if together else ()
+        for capture in self._run_together(specs) if together else map(self._captured, specs):
+            again = f"{capture.spec.id}-alone"
+            alone = self._collection.starved(capture) if together or self._is_stored(again) else ()
+            kept = tuple(one for one in capture.spec.variants if one not in alone)
+            self._take(replace(capture, spec=replace(capture.spec, variants=kept)))
             if alone:
-                kept = tuple(one for one in capture.spec.variants if one not in alone)
-                self._take(replace(capture, spec=replace(capture.spec, variants=kept)))
-                self._behind_the_culprit(self._run(replace(capture.spec, id=f"{capture.spec.id}-alone", variants=alone)))
-            elif together:
-                self._take(capture)
+                self._behind_the_culprit(self._run(replace(capture.spec, id=again, variants=alone)))
             self._behind_the_culprit(capture)
+
+    def _is_stored(self, name: str) -> bool:
+        profiler = self._prepared.profiler
+        return isinstance(profiler, ReplayProfiler) and profiler.holds(name)
 
     def _behind_the_culprit(self, capture: Capture) -> None:
         """Starts a child that died anew with the variants behind its culprit, until one comes to its end."""
@@ -250,13 +254,17 @@ class Session:
         )
 
     def _run(self, spec: RunSpec) -> Capture:
+        capture = self._captured(spec)
+        self._take(capture)
+        return capture
+
+    def _captured(self, spec: RunSpec) -> Capture:
+        """One child's capture, not taken in yet."""
         profiler = self._prepared.profiler
         if spec.purpose != "time" and profiler.name != "replay":
             profiler = PlainProfiler()
         self._progress.started(spec)
-        capture = profiler.capture(spec, self.directory.folder(spec), timeout_s=self._plan.config.timeout)
-        self._take(capture)
-        return capture
+        return profiler.capture(spec, self.directory.folder(spec), timeout_s=self._plan.config.timeout)
 
     def _run_together(self, specs: Sequence[RunSpec]) -> list[Capture]:
         """Unprofiled children at one time; their captures are not taken in yet."""

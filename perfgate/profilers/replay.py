@@ -28,6 +28,10 @@ class ReplayProfiler:
         if not any(self.stored.glob(f"{CAPTURES}/*/{SPEC}")):
             raise UsageError(f"{self.stored} holds no stored captures", f"name a run directory that has {CAPTURES}/<id>/{SPEC}")
 
+    def holds(self, name: str) -> bool:
+        """Whether the stored run has a capture of this id."""
+        return (self.stored / CAPTURES / name / SPEC).exists()
+
     def capture(self, spec: RunSpec, folder: Path, *, timeout_s: float) -> Capture:  # noqa: ARG002 - nothing runs
         """See :class:`perfgate.profilers.Profiler`; a capture that is not stored, or not of these variants, is an error."""
         source = self.stored / CAPTURES / spec.id

@@ -11,6 +11,7 @@ from perfgate.compare import sample
 from perfgate.config import Config
 from perfgate.model import Capture, ProcessSample, Reason
 from perfgate.plan import make_plan
+from perfgate.profilers.replay import ReplayProfiler
 from perfgate.registry import Registry
 from perfgate.sequential import Looks
 from perfgate.session import Prepared, Session
@@ -182,10 +183,10 @@ def test_a_default_that_fails_takes_its_range_out_of_every_child(tmp_path, card)
 class Checked(Session):
     """Bits children are played: ``ends`` says, by spec id, what each tells of its variants and why it died."""
 
-    def __init__(self, folder, device, ends):
+    def __init__(self, folder, device, ends, profiler=None):
         registry = Registry([sound_op()])
         plan = make_plan(registry, Config(op=("family/op",), case=("smoke",)), device, "nsys")
-        prepared = Prepared(plan, registry, arms.budgets(), NoProfiler(), (), Looks.plan(3, 3), {"device": "cuda"})
+        prepared = Prepared(plan, registry, arms.budgets(), profiler or NoProfiler(), (), Looks.plan(3, 3), {"device": "cuda"})
         super().__init__(prepared, RunDirectory.create(str(folder / "run"), datetime.now(UTC)), "perfgate run", Silent())
         self.ends, self.order = ends, []
 
@@ -202,11 +203,9 @@ class Checked(Session):
         self.order.append([spec.id for spec in specs])
         return [self._played(spec) for spec in specs]
 
-    def _run(self, spec):
+    def _captured(self, spec):
         self.order.append(spec.id)
-        capture = self._played(spec)
-        self._take(capture)
-        return capture
+        return self._played(spec)
 
     def problems(self, implementation):
         (own,) = (one for name, one in self._collection.of.items() if name.endswith(implementation))
@@ -237,6 +236,19 @@ def test_what_found_no_memory_beside_the_others_runs_again_alone(tmp_path):
 
     assert "bits-b00-1-deterministic-alone" == session.order[-1]
     assert ([], 2) == session.problems("triton.b")
+
+
+@pytest.mark.parametrize("again", [True, False])
+def test_a_replay_follows_what_the_stored_run_took_again_alone(tmp_path, again):
+    for name in ["bits-b00-0-default", *["bits-b00-1-deterministic-alone"] * again]:
+        (tmp_path / "stored/captures" / name).mkdir(parents=True)
+        (tmp_path / "stored/captures" / name / "spec.json").write_text("{}")
+    ends = {"bits-b00-1-deterministic": ({"triton.b": STARVED}, "")}
+    session = Checked(tmp_path, "cuda:0", ends, ReplayProfiler(tmp_path / "stored"))
+    session.check_bits()
+
+    assert again == ("bits-b00-1-deterministic-alone" in session.order)
+    assert ([] if again else ["WORKLOAD_FAILED"]) == session.problems("triton.b")[0]
 
 
 def test_what_finds_no_memory_alone_either_has_failed(tmp_path):
