@@ -9,7 +9,9 @@ where reductions are what binds. So each can be taken apart:
   "once byte" (both), "ahead" and "ahead byte" (looked up during the chunks before, passed on through shared memory),
   "touched" (own, and prefetched into L1 during the last chunk of the rows before).
 * certificate: "none"; "largest" (the largest |x|); "squares" (the largest √Σx² over 16 columns: a fused multiply-add per
-  element in place of a maximum, up to twice as loose, and wrong for quanta below 2⁻⁶⁰, where x² underflows).
+  element in place of a maximum, up to twice as loose, and wrong for quanta below 2⁻⁶⁰, where x² underflows); "pairs" (the
+  largest |x| + |y| of two columns: half the maxima, up to twice as loose; a NaN fails its row) and "pairs of bits" (the same,
+  compared as integers).
 * above: a contribution is booked only if it exceeds a threshold, a scalar T behind the tables. With T = −1 all are booked. A
   proof with T > 0 needs exact counts: count·⌈T/q⌉ + units ≤ 2²⁴. With T = ∞ the race shows what the booking costs.
 """
@@ -43,6 +45,9 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "ahead byte, squares, above": {"constant": "ahead byte", "certificate": "squares", "above": True},
     "once byte, largest, above": {"constant": "once byte", "certificate": "largest", "above": True},
     "once byte, squares, above": {"constant": "once byte", "certificate": "squares", "above": True},
+    "once byte, pairs": {"constant": "once byte", "certificate": "pairs"},
+    "once byte, pairs of bits": {"constant": "once byte", "certificate": "pairs of bits"},
+    "once byte, pairs, above": {"constant": "once byte", "certificate": "pairs", "above": True},
 }
 
 
@@ -84,6 +89,21 @@ def instructions() -> Any:
         return emit([one, other], code, "=f,f,f", loc, ip)
 
     @dsl_user_op
+    def larger_pair(top: Any, x: Any, y: Any, *, loc: Any = None, ip: Any = None) -> Any:
+        """max(top, |x| + |y|); a NaN stays. The sum, rounded, is never below either."""
+        code = "{ .reg .f32 a, b; abs.f32 a, $2; abs.f32 b, $3; add.rn.f32 a, a, b; max.NaN.f32 $0, $1, a; }"
+        return emit([top, x, y], code, "=f,f,f,f", loc, ip)
+
+    @dsl_user_op
+    def larger_pair_bits(top: Any, x: Any, y: Any, *, loc: Any = None, ip: Any = None) -> Any:
+        """The same, of bit patterns."""
+        code = (
+            "{ .reg .f32 a, b; .reg .b32 i, j; abs.f32 a, $2; abs.f32 b, $3; add.rn.f32 a, a, b; "
+            "mov.b32 i, a; mov.b32 j, $1; max.s32 i, i, j; mov.b32 $0, i; }"
+        )
+        return emit([top, x, y], code, "=f,f,f,f", loc, ip)
+
+    @dsl_user_op
     def root(square: Any, *, loc: Any = None, ip: Any = None) -> Any:
         """√square · (1 + 2⁻¹⁰): above the norm whatever the roundings of its squares were."""
         return emit([square], "{ .reg .f32 t; sqrt.rn.f32 t, $1; mul.rn.f32 $0, t, 0f3F802000; }", "=f,f", loc, ip)
@@ -109,7 +129,10 @@ def instructions() -> Any:
             asm_dialect=llvm.AsmDialect.AD_ATT, loc=loc, ip=ip,
         )  # fmt: skip
 
-    return SimpleNamespace(touch=touch, constant_of=constant_of, square_added=square_added, larger_bits=larger_bits, root=root)
+    return SimpleNamespace(
+        touch=touch, constant_of=constant_of, square_added=square_added, larger_bits=larger_bits, root=root,
+        larger_pair=larger_pair, larger_pair_bits=larger_pair_bits,
+    )  # fmt: skip
 
 
 @cache
@@ -176,11 +199,18 @@ def variant(constant: str, certificate: str, above: bool = False) -> Any:
                     self.kept.append([c, Float32(0.0)])
             for r in cutlass.range_constexpr(hook.ROWS):
                 c = self.kept[r][0]
-                top = self.kept[r][1] if const_expr(certificate == "largest") else Float32(0.0)
+                top = before = Float32(0.0)
+                if const_expr(certificate != "squares"):
+                    top = self.kept[r][1]
                 for column in cutlass.range_constexpr(hook.COLUMNS):
                     x = values[r, column]
                     if const_expr(certificate == "largest"):
                         top = ptx.larger(top, x)
+                    if const_expr(certificate == "pairs" and column % 2 == 1):
+                        top = more.larger_pair(top, before, x)
+                    if const_expr(certificate == "pairs of bits" and column % 2 == 1):
+                        top = more.larger_pair_bits(top, before, x)
+                    before = x
                     if const_expr(certificate == "squares"):
                         top = more.square_added(x, top)
                     if const_expr(certificate != "none" and column % hook.TIED == hook.TIED - 1):

@@ -54,8 +54,6 @@ class Field:
         self.memory = torch.zeros((shape.sums_bytes(keys, dim) + shape.tables_bytes(keys)) // 4, device="cuda")
         self.into = kernels.tables(self.memory, keys, dim)
         kernels.choose_quanta(self.into, x["topk"], x["topk_length"], x["reach"], keys, x["q"].shape[1])
-        exponents = (self.into.constants >> 23).to(torch.uint8)
-        self.into.largest.view(torch.uint8)[: len(exponents)] = exponents
         rows = shape.rows(keys)
         self.threshold = self.memory[rows * dim + 5 * rows + 1 :][:1]
         self.stats = launch.before(x)

@@ -3,7 +3,8 @@
 The method gets one 64 × 64 chunk of contributions in registers and adds it to the accumulator, 8 or 9 chunks per 64 kv rows. A
 hook changes what is added (:func:`exact`: rounds the registers, keeps the certificate) or where (:func:`split`: a slice of the
 CTA, in its turn) and then calls the stock method. Nothing of the stock kernel is copied; ``probe`` holds its version and hashes
-of what is relied upon. Of a chunk a thread holds 2 rows × 16 columns, and the four lanes of a quad share a row.
+of what is relied upon. Of a chunk a thread holds 2 rows × 16 columns, and the four lanes of a quad share a row. In the stock
+method neighbouring quads exchange halves: each thread adds to the rows of both, and asks for them in the order even, odd quad.
 
 Values that outlive one chunk are kept on the instance while the kernel is traced: its chunks follow one another in one block.
 """
@@ -74,6 +75,13 @@ def instructions() -> Any:
         emit(None, operands, code, "f,f,l,b", True, loc, ip)
 
     @dsl_user_op
+    def constant_of(exponent: Any, *, loc: Any = None, ip: Any = None) -> Any:
+        """C = 1.5·2²³·q from its biased exponent, a byte: the mantissa is always the same."""
+        operands = [Int32(exponent).ir_value(loc=loc, ip=ip)]
+        code = "{ .reg .b32 e; shl.b32 e, $1, 23; lop3.b32 e, e, 0x7F800000, 0x400000, 0xEA; mov.b32 $0, e; }"  # (e & m) | n
+        return Float32(emit(T.f32(), operands, code, "=f,r", False, loc, ip))
+
+    @dsl_user_op
     def wait_for(address: Any, count: Any, needed: Any, *, loc: Any = None, ip: Any = None) -> None:
         """Waits until the integer at ``address`` is ``count``, and sees all that was written before it became so."""
         operands = [address.toint().ir_value(loc=loc, ip=ip), Int32(count).ir_value(loc=loc, ip=ip)]
@@ -90,39 +98,60 @@ def instructions() -> Any:
         operands = [address.toint().ir_value(loc=loc, ip=ip)]
         emit(None, operands, "fence.acq_rel.gpu; red.release.gpu.global.add.s32 [$0], 1;", "l", True, loc, ip)
 
-    return SimpleNamespace(larger=larger, tied=tied, certify=certify, wait_for=wait_for, leave=leave)
+    return SimpleNamespace(larger=larger, tied=tied, certify=certify, constant_of=constant_of, wait_for=wait_for, leave=leave)
+
+
+class KnownRows:
+    """Stands for a query's row of indices: gives the rows looked up before, in the order in which the stock method asks."""
+
+    def __init__(self, rows: list[Any]) -> None:
+        self.rows = list(rows)
+
+    def __getitem__(self, _entry: Any) -> Any:
+        return self.rows.pop(0)
 
 
 @cache
 def exact() -> Any:
     """The stock kernel class with rounded contributions and a certificate per kv row.
 
-    Its accumulator tensor is longer than stock's: ``kernels.tables`` says what lies behind the sums.
+    Its accumulator tensor is longer than stock's: ``kernels.tables`` says what lies behind the sums. Rows and the exponents of
+    their constants are looked up once per 64 rows, not once per chunk; exponents are bytes, so that those of 16384 rows fit L1.
     """
     import cutlass
     import cutlass.cute as cute
-    from cutlass import Float32, Int32, const_expr
+    from cutlass import Float32, Int32, Uint8, const_expr
 
     base, ptx = stock().FlashAttentionDSABackwardSm90, instructions()
     view = stock().make_acc_tensor_mn_view
 
     class RoundedBackward(base):  # type: ignore[misc, valid-type]
         @cute.jit
+        def looked_up(self, topk, entry, length, keys):
+            row = Int32(-1)
+            if entry < length:
+                row = topk[entry]
+            if row >= keys:
+                row = Int32(-1)
+            return row
+
+        @cute.jit
         def scatter_dkv_atomic(self, acc, chunk_idx, topk, memory, n_block, length, keys, thr_mma, tidx):
             values = view(acc)
-            place = view(thr_mma.partition_C(cute.make_identity_tensor((self.tile_n, self.hdim_chunk))))
+            odd = tidx // 4 % 2
             rows = (keys + (shape.BLOCK - 1)) // shape.BLOCK * shape.BLOCK
-            constants = memory.iterator + rows * self.tile_hdim
+            units = memory.iterator + (rows * self.tile_hdim + rows)
             if const_expr(chunk_idx == 0):
-                self.kept = []
+                place = view(thr_mma.partition_C(cute.make_identity_tensor((self.tile_n, self.hdim_chunk))))
+                exponents = cute.make_ptr(Uint8, (units + rows * 3).toint(), cute.AddressSpace.gmem, assumed_align=1)
+                self.pairs, self.kept = [], []
                 for r in cutlass.range_constexpr(ROWS):
-                    entry = n_block * self.tile_n + place[r, 0][0]
-                    row = Int32(0)
-                    if entry < length:
-                        row = topk[entry]
-                    if row < 0 or row >= keys:
-                        row = Int32(0)
-                    self.kept.append([cute.make_tensor(constants + row, cute.make_layout(1))[0], Float32(0.0)])
+                    even = n_block * self.tile_n + place[r, 0][0] - odd
+                    pair = [self.looked_up(topk, even, length, keys), self.looked_up(topk, even + 1, length, keys)]
+                    own = pair[1] if odd == 1 else pair[0]
+                    c = ptx.constant_of(cute.make_tensor(exponents + cutlass.max(own, 0), cute.make_layout(1))[0])
+                    self.pairs.append(pair)
+                    self.kept.append([c, Float32(0.0)])
             for r in cutlass.range_constexpr(ROWS):
                 c = self.kept[r][0]
                 top = self.kept[r][1]
@@ -133,19 +162,16 @@ def exact() -> Any:
                         c = ptx.tied(c, top)
                     values[r, column] = (x + c) - c
                 self.kept[r] = [c, top]
-            base.scatter_dkv_atomic(self, acc, chunk_idx, topk, memory, n_block, length, keys, thr_mma, tidx)
+            known = KnownRows(self.pairs[0] + self.pairs[1])
+            base.scatter_dkv_atomic(self, acc, chunk_idx, known, memory, n_block, length, keys, thr_mma, tidx)
             if const_expr(chunk_idx == self.N_hdim_chunks - 1):
-                units = constants + rows
                 for r in cutlass.range_constexpr(ROWS):
                     top = self.kept[r][1]
                     top = cute.arch.fmax(top, cute.arch.shuffle_sync_bfly(top, offset=1))
                     top = cute.arch.fmax(top, cute.arch.shuffle_sync_bfly(top, offset=2))
-                    entry = n_block * self.tile_n + place[r, 0][0]
-                    row = Int32(-1)
-                    if entry < length:
-                        row = topk[entry]
-                    mine = row >= 0 and row < keys and tidx % 4 == r
-                    ptx.certify(top, self.kept[r][0], units + row * 2, mine)
+                    own = self.pairs[r][1] if odd == 1 else self.pairs[r][0]
+                    mine = own >= 0 and tidx % 4 == r
+                    ptx.certify(top, self.kept[r][0], units + own * 2, mine)
 
     return RoundedBackward
 

@@ -1,6 +1,7 @@
 """Triton kernels around the hooked one: quanta before it, judgement and second run after it, the fold of slices.
 
 Tables lie behind the accumulator (``shape.tables_bytes``): per row C, certificate, count and largest magnitude; then one flag.
+Until the judgement the largest magnitudes' place holds what the main kernel looks up: the exponents of all C, a byte each.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ HIGHEST = tl.constexpr(MOST_EXPONENT)
 PROVEN = tl.constexpr(MOST_UNITS)
 FEW = tl.constexpr(FEW_QUANTA)
 ROOM = tl.constexpr(LITTLE_USED)
-SECOND_RUN_PROGRAMS = 512  # most often they have nothing to do
+SECOND_RUN_PROGRAMS = 264  # two per SM of an H200; most often they have nothing to do
 LINE = 1024  # elements that one program of the fold takes
 
 
@@ -43,8 +44,11 @@ def _sample(topk, lengths, sampled, keys, chosen, every, LENGTHS: tl.constexpr, 
 
 
 @triton.jit
-def _choose(sampled, hits, reach, every, tiles, rows, SHARE: tl.constexpr, GUESS: tl.constexpr, BLOCK: tl.constexpr):
-    """Turns each row's count into its constant C, in place (``quantum.exponent_for``), and leaves the ``hits`` expected."""
+def _choose(sampled, exponents, hits, reach, every, tiles, rows, SHARE: tl.constexpr, GUESS: tl.constexpr, BLOCK: tl.constexpr):
+    """Turns each row's count into its constant C, in place (``quantum.exponent_for``), and leaves the ``hits`` expected.
+
+    ``exponents`` gets the biased exponent of each C, a byte per row.
+    """
     row = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     count = tl.load(sampled + row, mask=row < rows, other=0)
     expected = ((count + GUESS) * every * tiles).to(tl.float32) * (tl.load(reach) / SHARE)
@@ -52,14 +56,16 @@ def _choose(sampled, hits, reach, every, tiles, rows, SHARE: tl.constexpr, GUESS
     exponent = ((expected.to(tl.int32, bitcast=True) >> 23) & 0xFF) - 23
     exponent = tl.where(known, tl.minimum(tl.maximum(exponent, 1), HIGHEST), 1)
     tl.store(sampled + row, _bias(exponent).to(tl.int32, bitcast=True), mask=row < rows)
+    tl.store(exponents + row, (exponent + 23).to(tl.uint8), mask=row < rows)
     tl.store(hits + row, tl.maximum(count * every, 1) * tiles, mask=row < rows)
 
 
 @triton.jit
-def _judge(units, hits, sums, failed, rows, DIM: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
+def _judge(units, hits, largest, sums, failed, rows, DIM: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
     """Clears the sums of rows whose certificate does not hold or whose quantum was far too coarse, and raises the flag.
 
-    The second are marked by a certificate of −1. ``hits`` are what was expected; they make room for the second run's counts.
+    The second are marked by a certificate of −1. ``hits`` are what was expected; they make room for the second run's counts, as
+    the exponents do for its ``largest`` magnitudes.
     """
     row = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     unit = tl.load(units + row, mask=row < rows, other=0)
@@ -68,6 +74,7 @@ def _judge(units, hits, sums, failed, rows, DIM: tl.constexpr, WIDTH: tl.constex
     bad = (unit > PROVEN) | coarse
     tl.store(units + row, -1, mask=coarse)
     tl.store(hits + row, 0, mask=row < rows)
+    tl.store(largest + row, 0, mask=row < rows)
     if tl.max(bad.to(tl.int32), axis=0) > 0:
         tl.store(failed, 1)
         for start in range(0, DIM, WIDTH):
@@ -201,7 +208,7 @@ class Tables(NamedTuple):
     constants: torch.Tensor  # [rows] int32: counts of the sample, then the bits of C
     units: torch.Tensor  # [rows] int64
     counts: torch.Tensor  # [rows] int32: hits expected, then those of the second run
-    largest: torch.Tensor  # [rows] int32: bits of an f32
+    largest: torch.Tensor  # [rows] int32: first a byte per row, C's exponent, then bits of an f32
     failed: torch.Tensor  # [1] int32
 
 
@@ -217,7 +224,7 @@ def tables(memory: torch.Tensor, keys: int, dim: int) -> Tables:
 def choose_quanta(
     into: Tables, topk: torch.Tensor, topk_length: torch.Tensor | None, reach: torch.Tensor, keys: int, heads: int
 ) -> None:
-    """Writes each row's constant C: hits estimated from every n-th query, times ``reach`` [1] f32."""
+    """Writes each row's constant C, and its exponent: hits estimated from every n-th query, times ``reach`` [1] f32."""
     queries, chosen = topk.shape
     every = shape.sampled_every(queries)
     if topk.numel():
@@ -227,14 +234,17 @@ def choose_quanta(
         )  # fmt: skip
     rows = into.constants.shape[0]
     _choose[(triton.cdiv(rows, 256),)](
-        into.constants, into.counts, reach, every, shape.tiles_of(heads), rows, SHARE=MARGIN, GUESS=PRIOR, BLOCK=256
+        into.constants, into.largest.view(torch.uint8), into.counts, reach, every, shape.tiles_of(heads), rows,
+        SHARE=MARGIN, GUESS=PRIOR, BLOCK=256,
     )  # fmt: skip
 
 
 def judge(done: Tables, dim: int) -> None:
     """Clears rows that need a second run and raises the flag for :func:`add_again`."""
     rows = done.units.shape[0]
-    _judge[(triton.cdiv(rows, 64),)](done.units, done.counts, done.sums, done.failed, rows, DIM=dim, WIDTH=64, BLOCK=64)
+    _judge[(triton.cdiv(rows, 64),)](
+        done.units, done.counts, done.largest, done.sums, done.failed, rows, DIM=dim, WIDTH=64, BLOCK=64
+    )  # fmt: skip
 
 
 def add_again(

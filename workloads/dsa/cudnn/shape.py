@@ -8,7 +8,7 @@ from __future__ import annotations
 
 BLOCK = 64  # kv rows, and heads, of one tile of the stock kernel
 THREADS = 128  # of the warp group that scatters
-STRIDE = 1024  # about as many queries are counted to choose the quanta
+STRIDE = 256  # about as many queries are counted to choose the quanta
 SLICE_WORKSPACE = 5 * 2**29  # 2.5 GiB: what slices may take by default
 
 
@@ -50,7 +50,10 @@ def stock_bytes(queries: int, keys: int, heads: int, dim: int) -> int:
 
 
 def tables_bytes(keys: int) -> int:
-    """Per row: the constant C (4 bytes), certificate (8), and for the second run a count and a maximum (4 each); one flag."""
+    """Per row: the constant C (4 bytes), certificate (8), and for the second run a count and a maximum (4 each); one flag.
+
+    C's exponent, a byte, lies where the maximum goes later.
+    """
     return rows(keys) * 20 + BLOCK * 4
 
 

@@ -103,7 +103,22 @@ def test_every_row_gets_the_constant_of_its_hits(reach, lengths, device):
     hits = torch.bincount(rows[rows >= 0], minlength=128)
     wanted = [quantum().bias(quantum().exponent_for(int(n), 1, quantum().f32(reach), 2)) for n in hits]
     assert wanted == tables.constants.view(torch.float32).tolist()
+    assert [quantum().bits(one) >> 23 for one in wanted] == tables.largest.view(torch.uint8)[:128].tolist()
+    assert (tables.largest.view(torch.uint8)[128:] == 0).all()
     assert (hits.clamp(min=1) * 2).tolist() == tables.counts.tolist()
+
+
+def test_the_judgement_makes_room_for_the_second_run_where_the_exponents_were(device):
+    _, inside = memory(device)
+    tables = kernels().tables(inside, KEYS, DIM)
+    tables.largest.fill_(0x7F7F7F7F)
+    tables.counts.fill_(9)
+
+    kernels().judge(tables, DIM)
+
+    assert (tables.largest == 0).all()
+    assert (tables.counts == 0).all()
+    assert 0 == int(tables.failed)
 
 
 def test_only_one_query_in_every_so_many_is_counted(device, monkeypatch):
