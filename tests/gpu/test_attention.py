@@ -18,7 +18,9 @@ import torch
 from perfgate import discover
 from perfgate.determinism.bits import bytes_equal
 from perfgate.determinism.replay import assert_replays_bit_exact, clone_inputs, count_differing_replays
-from perfgate.worker.bits import relative_l2
+from perfgate.model import Memory
+from perfgate.signals import workspace_formula
+from perfgate.worker.bits import peak_memory, relative_l2
 
 from .test_kernels import job
 
@@ -126,6 +128,20 @@ def test_the_exact_error_is_the_atomic_ones():
 
     assert errors["triton_exact"] <= 1.01 * errors["triton_atomic"]
     assert errors["triton_exact"] <= 1.1 * errors["cudnn"]
+
+
+@pytest.mark.parametrize("case", ["typical", "edge-gqa4"])
+@pytest.mark.parametrize("implementation", OURS)
+@pytest.mark.parametrize(("name", "phase"), [("attention/bwd", "bwd"), ("attention/fwd_bwd", "step")])
+def test_the_peak_is_the_declared_workspace(name, phase, implementation, case):
+    subject = job(name, case, phase, implementation)
+    outputs = sum(one.nbytes for one in subject.ready(subject.make_inputs())())
+
+    peak = peak_memory(subject, subject.make_inputs())["peak_bytes"]
+
+    declared = subject.implementation.workspace(subject.case)
+    memory = Memory(deterministic_bytes=peak, declared_bytes=declared, output_bytes=outputs)
+    assert workspace_formula(memory, implementation) is None
 
 
 def test_another_order_of_programs_gives_the_same_bits(monkeypatch):

@@ -30,12 +30,13 @@ def visible_pairs(q_len: int, kv_len: int, causal: bool, window: int | None) -> 
     return total
 
 
-def statistics_bytes(batch: int, heads: int, kv_heads: int, q_len: int, kv_len: int) -> int:
-    """What the forward keeps for the backward beside its output: log-sum-exp, norms and shares of queries, survey of keys."""
-    return 12 * batch * heads * padded(q_len) + 8 * batch * kv_heads * surveyed_blocks(kv_len)
+def statistics_bytes(batch: int, heads: int, kv_heads: int, q_len: int, kv_len: int, surveyed: bool) -> int:
+    """What the forward keeps for the backward beside its output: log-sum-exp; norms and shares of queries, survey of keys."""
+    survey = 8 * batch * heads * padded(q_len) + 8 * batch * kv_heads * surveyed_blocks(kv_len)
+    return 4 * batch * heads * q_len + (survey if surveyed else 0)
 
 
-def backward_bytes(batch: int, heads: int, q_len: int, dim: int, accumulated: bool) -> int:
-    """Workspace of the backward: three statistics a query and, if dQ is accumulated, 4 bytes per element of it."""
+def backward_bytes(batch: int, heads: int, q_len: int, dim: int, rule: str) -> int:
+    """Workspace of the backward: two or, to be exact, four statistics a query; 4 bytes per element of dQ if it is summed."""
     rows = batch * heads * padded(q_len)
-    return 12 * rows + (4 * rows * dim if accumulated else 0)
+    return (16 if rule == "exact" else 8) * rows + (0 if rule == "two_pass" else 4 * rows * dim)

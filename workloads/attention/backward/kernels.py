@@ -28,7 +28,6 @@ from ..shape import padded
 
 RULES = {"two_pass": 0, "atomic": 1, "exact": 2}
 ANCHOR = tl.constexpr(12582912.0)  # 1.5·2²³: up to 2²² to either side, f32 numbers lie 1 apart and their bits count up by 1
-NOWHERE = tl.constexpr(-(2**29))  # a query so far before the first that its cell is before the sum's: descriptors drop that
 ANCHOR_BITS = tl.constexpr(0x4B400000)
 
 
@@ -121,22 +120,23 @@ def _prepare(
 
 @triton.jit
 def _add(
-    total, part, inverse, row, query, q_padded,
+    total, part, inverse, row, query, q_padded, anchor,
     D: tl.constexpr, M: tl.constexpr, RULE: tl.constexpr, BULK: tl.constexpr,
 ):  # fmt: skip
-    """Adds a contribution [D, M] to dQ's sum of the queries of ``row`` from ``query`` on; at NOWHERE: to nothing.
+    """Adds a contribution [D, M] to dQ's sum of the queries of ``row`` from ``query`` on.
 
     If exact, what is added is ANCHOR_BITS more than the number of quanta, rounded to nearest: one fused multiply-add
-    leaves it in the bits of an f32, while a conversion would queue for the unit that exp2 needs.
+    leaves it in the bits of an f32, while a conversion would queue for the unit that exp2 needs. ``anchor`` is ANCHOR;
+    with 0 for it and zeros for ``part`` the bits are 0 and the sum stays as it is.
     """
     if RULE == 2:
-        part = (part * inverse.load([row, query]).reshape(M)[None, :] + ANCHOR).to(tl.int32, bitcast=True)
+        part = (part * inverse.load([row, query]).reshape(M)[None, :] + anchor).to(tl.int32, bitcast=True)
     cell = (row * (q_padded // M) + query // M) * D
     if BULK:
         total.atomic_add([cell, 0], part)
     else:
         place = (cell + tl.arange(0, D)).to(tl.int64)[:, None] * M + tl.arange(0, M)[None, :]
-        tl.atomic_add(total + place, part, mask=place >= 0, sem="relaxed")
+        tl.atomic_add(total + place, part, sem="relaxed")
 
 
 @triton.jit(do_not_specialize=SIZES)
@@ -165,8 +165,9 @@ def _key_blocks(
     value_tile = v.load([b, kv_head, first_key, 0]).reshape(N, D)
     key_gradient = tl.zeros((N, D), dtype=tl.float32)
     value_gradient = tl.zeros((N, D), dtype=tl.float32)
-    part = tl.zeros((D, M), dtype=tl.float32)
-    last_row, last_query = b * heads + kv_head * GROUP, NOWHERE  # before the first step
+    # before the first step: nothing, added to what that step adds to
+    part, anchor = tl.zeros((D, M), dtype=tl.float32), 0.0
+    last_row, last_query = b * heads + kv_head * GROUP, tl.minimum(first * M, q_padded - M)
     # no invariants out of the loop: each would hold a register that the accumulators need, and wgmma would wait for spills
     for step in tl.range(0, count * GROUP, num_stages=STAGES, disable_licm=True):
         if GROUP == 1:
@@ -196,14 +197,14 @@ def _key_blocks(
             value_gradient = tl.dot(weights.to(gradient_tile.dtype), gradient_tile, value_gradient)
         key_gradient = tl.dot(slopes, query_tile, key_gradient)
         if LATE:  # the part of the step before is added while dK's product runs
-            _add(total, part, inverse, last_row, last_query, q_padded, D, M, RULE, BULK)
+            _add(total, part, inverse, last_row, last_query, q_padded, anchor, D, M, RULE, BULK)
         if RULE > 0:
             part = tl.dot(key_tile.T, slopes)
-            last_row, last_query = row, query
+            last_row, last_query, anchor = row, query, ANCHOR
             if not LATE:
-                _add(total, part, inverse, row, query, q_padded, D, M, RULE, BULK)
+                _add(total, part, inverse, row, query, q_padded, ANCHOR, D, M, RULE, BULK)
     if LATE:
-        _add(total, part, inverse, last_row, last_query, q_padded, D, M, RULE, BULK)
+        _add(total, part, inverse, last_row, last_query, q_padded, anchor, D, M, RULE, BULK)
     dk.store([b, kv_head, first_key, 0], (key_gradient * scale).to(dk.dtype).reshape(1, 1, N, D))
     dv.store([b, kv_head, first_key, 0], value_gradient.to(dv.dtype).reshape(1, 1, N, D))
 

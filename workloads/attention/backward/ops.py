@@ -142,13 +142,34 @@ def _triton_supports(case: Case, device: str) -> str:
     return support.unsupported(device, **_sizes(case), **_rule(case))
 
 
-def _triton_workspace(accumulated: bool) -> Callable[[Case], int]:
+def _workspace(phase: str, backward: Callable[[Case], int], kept: Callable[[Case], int]) -> Callable[[Case], int]:
+    """Bytes beyond gradients: bwd finds the output, its gradient and what is kept there already, step makes them all.
+
+    A step's peak is in its backward or, where that needs little, where the output's gradient is drawn: in f32, then rounded.
+    """
+    if phase == "bwd":
+        return backward
+
     def workspace(case: Case) -> int:
         s = _sizes(case)
-        kept = statistics_bytes(case.batch, s["heads"], s["kv_heads"], s["q_len"], s["kv_len"])
-        return kept + backward_bytes(case.batch, s["heads"], s["q_len"], case.dim, accumulated)
+        out = 2 * case.batch * s["heads"] * s["q_len"] * case.dim
+        gradients = out + 4 * case.batch * s["kv_heads"] * s["kv_len"] * case.dim
+        return kept(case) + max(2 * out + backward(case), 4 * out - gradients)
 
     return workspace
+
+
+def _triton(name: str, phase: str) -> dict[str, Any]:
+    rule = name.removeprefix("triton_")
+
+    def backward(case: Case) -> int:
+        return backward_bytes(case.batch, _sizes(case)["heads"], case.seq, case.dim, rule)
+
+    def kept(case: Case) -> int:
+        s = _sizes(case)
+        return statistics_bytes(case.batch, s["heads"], s["kv_heads"], s["q_len"], s["kv_len"], rule == "exact")
+
+    return {"backend": "triton", "supports": _triton_supports, "workspace": _workspace(phase, backward, kept)}
 
 
 def _engine(name: str) -> Callable[[dict[str, Any]], Any]:
@@ -160,23 +181,28 @@ def _engine(name: str) -> Callable[[dict[str, Any]], Any]:
     return run
 
 
-def _flash4(rule: str) -> dict[str, Any]:
+def _flash4(rule: str, phase: str) -> dict[str, Any]:
     def supports(case: Case, device: str) -> str:
         return probe.unsupported(device, **_sizes(case), **_rule(case), rule=rule)
 
-    return {"supports": supports, "workspace": lambda case: probe.workspace(rule, batch=case.batch, **_sizes(case))}
+    def backward(case: Case) -> int:
+        return probe.workspace(rule, batch=case.batch, **_sizes(case))
+
+    def log_sum_exp(case: Case) -> int:
+        return int(4 * case.batch * case.heads * case.seq)
+
+    return {"supports": supports, "workspace": _workspace(phase, backward, log_sum_exp)}
 
 
-for one in (both, backward):
+for one, phase in ((both, "step"), (backward, "bwd")):
     one.inputs(inputs)
     one.reference(reference)
     one.default("cudnn", supports=_on_a_gpu)(cudnn)
     one.stock_deterministic("torch_flash_ordered", supports=_flash_supports)(torch_flash)
     one.contender("torch_flash", supports=_flash_supports)(torch_flash)
-    triton = {"backend": "triton", "supports": _triton_supports}
-    one.champion("two_pass", **triton, workspace=_triton_workspace(False))(_engine("two_pass"))  # in Triton the faster one
-    one.candidate("triton_exact", **triton, workspace=_triton_workspace(True))(_engine("triton_exact"))
-    one.contender("triton_atomic", **triton, workspace=_triton_workspace(True))(_engine("triton_atomic"))
-    one.contender("fa4", **_flash4("atomic"))(_engine("fa4"))
-    one.candidate("fa4_ordered", **_flash4("ordered"))(_engine("fa4_ordered"))
-    one.candidate("fa4_exact", **_flash4("exact"))(_engine("fa4_exact"))
+    one.champion("two_pass", **_triton("two_pass", phase))(_engine("two_pass"))  # in Triton the faster one
+    one.candidate("triton_exact", **_triton("triton_exact", phase))(_engine("triton_exact"))
+    one.contender("triton_atomic", **_triton("triton_atomic", phase))(_engine("triton_atomic"))
+    one.contender("fa4", **_flash4("atomic", phase))(_engine("fa4"))
+    one.candidate("fa4_ordered", **_flash4("ordered", phase))(_engine("fa4_ordered"))
+    one.candidate("fa4_exact", **_flash4("exact", phase))(_engine("fa4_exact"))
