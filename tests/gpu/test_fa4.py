@@ -82,6 +82,25 @@ def differing(run, replays):
     return sum(not all(torch.equal(a, b.view(torch.int16)) for a, b in zip(first, run(), strict=True)) for _ in range(replays))
 
 
+def constants_of(tensors):
+    """C of every row of dQ [B, H, S], as the kernels make it of f32 bits."""
+    bound = discover.module("attention.fa4.bound")
+    _q, k, v, grad = tensors
+    group = grad.shape[1] // k.shape[1]
+    value, key = v.float().norm(dim=-1).amax(dim=-1), k.float().abs().amax(dim=(-1, -2))
+    extents = bound.extent(value, key, lambda least, found: found.clamp_min(least)).repeat_interleave(group, dim=1)
+    row = bound.row_steps((grad.float().norm(dim=-1) + bound.LOST).view(torch.int32))
+    head = bound.head_steps(extents.view(torch.int32))[..., None]
+    return bound.constant_bits(row, head, torch.Tensor.clamp_min, torch.Tensor.clamp_max).view(torch.float32).double()
+
+
+def rounding(tensors, shape, expected):
+    """What rounding may add to dQ's error, by the proof: of each tile that a row meets q²/12, q = C/1.5·2⁻²³."""
+    quanta = constants_of(tensors) / 1.5 * 2.0**-23
+    tiles = -(-shape[4] // 128) if shape[7] is None else -(-(shape[7] - 1) // 128) + 1
+    return float(shape[5] ** -0.5 * (quanta.square().sum() * shape[5] * tiles / 12).sqrt() / expected.norm().clamp_min(1e-300))
+
+
 def not_finite(shape):
     """Replays that differ when one row of the gradient and one key are not finite, and whether that row's dQ is NaN."""
     tensors = problem(shape)
@@ -109,26 +128,23 @@ def sums_of(tensors, shape):
 
 
 def on_the_grid(shape):
-    """Whether every sum of dQ is a whole number of half quanta of its row's C, as computed here; of 32 quanta too."""
+    """Whether every sum of dQ is a whole number of half quanta of its row's C, as computed here; and of how many rows whose
+    gradient is not about 0 the sums are whole numbers of two quanta too."""
     tensors = problem(shape, "six decades")
-    q, k, v, grad = tensors
-    bound = discover.module("attention.fa4.bound")
+    q = tensors[0]
     dq, sums = sums_of(tensors, shape)
     # blocks of 64 rows; of each warp group's 64 columns the accumulators of 128 threads, four at a time
     by_part = sums.view(*q.shape[:2], -1, 2, 8, 4, 8, 4, 2, 2)  # block, group, four, warp, lane / 4, lane % 4, row half, column
     by_row = by_part.permute(0, 1, 2, 5, 8, 6, 3, 4, 7, 9).reshape(*q.shape[:2], -1, q.shape[3])[:, :, : q.shape[2]]
-    value, key = v.float().norm(dim=-1).amax(dim=-1), k.float().abs().amax(dim=(-1, -2))
-    limits = (grad.float().norm(dim=-1) * 2 * (value * key)[..., None]).tolist()
-    c = torch.tensor([[[bound.constant(row) for row in head] for head in one] for one in limits], dtype=torch.float64)
-    steps = by_row.double().cpu() / (c[..., None] / 1.5 * 2.0**-24)
-    whole = bool((steps == steps.round()).all()), bool((steps / 64 == (steps / 64).round()).all())
-    return torch.equal((by_row * shape[5] ** -0.5).bfloat16(), dq), *whole
+    steps = by_row.double() / (constants_of(tensors)[..., None] / 1.5 * 2.0**-24)
+    coarse = (steps / 4 == (steps / 4).round()).all(dim=-1)[:, :, 64:]
+    return torch.equal((by_row * shape[5] ** -0.5).bfloat16(), dq), bool((steps == steps.round()).all()), int(coarse.sum())
 
 
 def measured(name):
     """All that the tests ask about one kind of shape."""
     shape = SHAPES[name]
-    found = {"errors": {}, "differing": {}, "not finite": not_finite(shape)}
+    found = {"errors": {}, "rounding": {}, "differing": {}, "not finite": not_finite(shape)}
     for data in DATA:
         tensors = problem(shape, data)
         expected = reference(*tensors, *shape[6:])
@@ -136,6 +152,7 @@ def measured(name):
         found["errors"][data] = {
             rule: [error(*pair) for pair in zip(run(), expected, strict=True)] for rule, run in runs.items()
         }
+        found["rounding"][data] = rounding(tensors, shape, expected[0])
         found["differing"][data] = differing(runs["exact"], 5)
     if name in LONG:
         found["long"] = {rule: differing(gradients(problem(LONG[name]), LONG[name], rule), 20) for rule in ("ordered", "exact")}
@@ -163,9 +180,11 @@ def results():
 @pytest.mark.parametrize("name", SHAPES)
 @pytest.mark.parametrize("data", DATA)
 def test_exact_sums_are_as_close_to_float64_as_the_ordered_ones(results, name, data):
-    found = results[name].result()["errors"][data]
+    """dQ's may be larger by what rounding costs: much for rows that don't see the key that sets their head's quantum."""
+    found, predicted = (results[name].result()[what][data] for what in ("errors", "rounding"))
+    allowed = [math.hypot(found["ordered"][0], predicted), *found["ordered"][1:]]
 
-    assert all(ours <= 1.1 * theirs + 1e-6 for ours, theirs in zip(found["exact"], found["ordered"], strict=True)), found
+    assert all(ours <= 1.1 * most + 1e-6 for ours, most in zip(found["exact"], allowed, strict=True)), (found, predicted)
 
 
 @pytest.mark.parametrize("name", SHAPES)
@@ -188,11 +207,11 @@ def test_a_gradient_that_is_not_finite_gives_the_same_bits_every_time(results, n
 
 
 def test_every_sum_of_dq_lies_on_the_grid_that_the_bound_gives_and_no_coarser(results):
-    layout_is_right, on_half_quanta, on_coarse_quanta = results["causal"].result()["grid"]
+    layout_is_right, on_half_quanta, rows_on_two_quanta = results["causal"].result()["grid"]
 
     assert layout_is_right
     assert on_half_quanta
-    assert not on_coarse_quanta
+    assert 0 == rows_on_two_quanta
 
 
 if __name__ == "__main__":

@@ -15,8 +15,10 @@ from typing import Any
 
 ROUNDER = 1.5  # C / U
 SMALLEST, LARGEST = 2.0**-100, 2.0**127  # of U: no quantum is subnormal; above, C is NaN
-SMALLEST_BITS = (127 - 100) << 23  # of 2⁻¹⁰⁰ as f32
 LOST = 2.0**-62  # at most this much of a norm is lost where squares underflow
+STEPS = 4  # of a binade: what a row's norm and a head's extent are rounded up to
+MARKS = tuple(int((2.0 ** (step / STEPS) - 1.0) * 2**23) for step in range(STEPS))  # mantissas of a binade's steps, cut
+ROW_MASK = 511  # the bits of a row's δ that carry the steps of its norm
 LEAST_EXTENT = 2.0**-126
 FINE_BITS = 11  # a tile in the shared sum has its largest element at 2^11 quanta or more, of 2^23
 
@@ -35,13 +37,33 @@ def row_limit(grad_norm: float, largest_value_norm: float, largest_key: float) -
     return (grad_norm + LOST) * float(extent(largest_value_norm, largest_key))
 
 
-def constant_bits(limit_bits: Any, larger: Callable[..., Any] = max) -> Any:
-    """C as f32 bits from those of a limit that is not negative: integers, or the kernel's own numbers.
+def steps(bits: Any) -> Any:
+    """⌈4·log2 x⌉ + 4·127 from the f32 bits of a normal x > 0, exactly: integers, or the kernel's own numbers."""
+    mantissa = bits & 0x7FFFFF
+    return STEPS * (bits >> 23) - sum((mark - mantissa) >> 31 for mark in MARKS)
 
-    Bits of f32 grow with the number, so adding all ones below the exponent and masking them rounds up to a power of two; 1.5
-    times it is one bit more. A limit above 2¹²⁷ ends in the exponent of Inf, and with that bit in NaN.
+
+def row_steps(norm_bits: Any) -> Any:
+    """What δ of a row carries: the steps of ‖dO_i‖ + :data:`LOST` above those of :data:`LOST`. At most 504 below 2⁶⁴."""
+    return steps(norm_bits) - STEPS * (127 - 62)
+
+
+def head_steps(extent_bits: Any) -> Any:
+    """What a row's steps are added to: its head's extent, and what makes a whole exponent of the sum, rounded up.
+
+    An extent of Inf gives so much that no row is left with a bound.
     """
-    return ((larger(limit_bits, SMALLEST_BITS) + 0x7FFFFF) & 0x7F800000) | 0x400000
+    return steps(extent_bits) - STEPS * 62 + STEPS - 1 - (((0x7F7FFFFF - extent_bits) >> 31) << 10)
+
+
+def constant_bits(row: Any, head: Any, larger: Callable[..., Any] = max, smaller: Callable[..., Any] = min) -> Any:
+    """C as f32 bits from the steps of its row and its head: integers, or the kernel's own numbers.
+
+    The steps' sum above their count in a binade is the exponent of U; 1.5 times U is one bit more. A bound above 2¹²⁷ ends in
+    the exponent of Inf, and with that bit in NaN.
+    """
+    total = smaller(larger(row + head, STEPS * (127 - 100)), STEPS * 256 - 1)
+    return ((total << (23 - STEPS.bit_length() + 1)) & 0x7F800000) | 0x400000
 
 
 def constant(limit: float) -> float:

@@ -102,7 +102,7 @@ def _plan(dim: int, group: int, causal: bool, left: int | None, right: int | Non
 
 
 def _exact(rows: list[Any], lse: Any, scale: float, mask: dict[str, Any]) -> tuple[Any, Any, Any]:
-    """Prepares norms and sums, runs the hooked kernel, makes gradients of the sums and of what was kept aside."""
+    """Prepares δ and sums, runs the hooked kernel, makes gradients of the sums and of what was kept aside."""
     import torch
     from flash_attn.cute.utils import AuxData  # type: ignore[import-not-found,unused-ignore]
 
@@ -115,9 +115,9 @@ def _exact(rows: list[Any], lse: Any, scale: float, mask: dict[str, Any]) -> tup
     config, arguments, edges = _plan(dim, group, mask["causal"], mask["window_size_left"], mask["window_size_right"])
     padded = -(-q_rows // config.m_block_size) * config.m_block_size
     by_head = [tensor.transpose(1, 2) for tensor in (q, k, v, out, grad)]
-    delta, lse2, norms, extents, dq_sum = kernels.prepare(by_head[1], by_head[2], by_head[3], lse, by_head[4], padded)
+    delta, lse2, extents, dq_sum = kernels.prepare(by_head[1], by_head[2], by_head[3], lse, by_head[4], padded)
     dq, dk, dv = (torch.empty_like(tensor) for tensor in (q, k, v))
-    auxiliary, dk_sum, dv_sum = [norms, extents], dk, dv
+    auxiliary, dk_sum, dv_sum = [extents], dk, dv
     if group > 1:
         window = None if mask["window_size_left"] is None else mask["window_size_left"] + 1
         tiles, dk_sum, dv_sum = kernels.guess_tiles(by_head[0], by_head[2], by_head[4], mask["causal"], window)

@@ -1,4 +1,4 @@
-"""Triton kernels around flash-attn-4's backward: what it reads before (delta, LSE, norms), what makes gradients of its sums."""
+"""Triton kernels around flash-attn-4's backward: what it reads before (delta, LSE, extents), what makes gradients of its sums."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 import triton
 import triton.language as tl
 
-from .bound import LOST, SMALLEST
+from .bound import LOST, MARKS, ROW_MASK, SMALLEST, STEPS
 
 CHUNKS = 64  # of the kv rows of one head: each gives one largest key and one largest value
 ROWS, WARPS = 32, 4  # of a program: rows at a time
@@ -18,6 +18,10 @@ BLOCK = 64  # rows whose sums one warp group holds
 HEADROOM = 64.0  # the guess may be this much too low before a tile must be kept aside
 LOG2_E = tl.constexpr(1.4426950408889634)
 LOST_NORM = tl.constexpr(LOST)
+PER_BINADE = tl.constexpr(STEPS)
+SECOND, THIRD, FOURTH = (tl.constexpr(mark) for mark in MARKS[1:])
+LEAST_STEPS = tl.constexpr(STEPS * (127 + round(math.log2(LOST))))
+CARRIED = tl.constexpr(ROW_MASK)
 SMALLEST_BITS = tl.constexpr((127 + round(math.log2(SMALLEST))) << 23)
 LARGEST_U = tl.constexpr(2.0**126)  # of a kv tile, whose elements may be as large as U / 2: U / 2 + C is finite
 
@@ -32,6 +36,25 @@ def _constant(size):
 @triton.jit
 def _finite(value):
     return tl.where(tl.abs(value) < float("inf"), value, 0.0)
+
+
+@triton.jit
+def _row_steps(norm):
+    """Of :func:`.bound.row_steps`."""
+    bits = norm.to(tl.int32, bitcast=True)
+    mantissa = bits & 0x7FFFFF
+    above = (mantissa > 0).to(tl.int32) + (mantissa > SECOND).to(tl.int32)
+    above += (mantissa > THIRD).to(tl.int32) + (mantissa > FOURTH).to(tl.int32)
+    return (bits >> 23) * PER_BINADE + above - LEAST_STEPS
+
+
+@triton.jit
+def _carrying(delta, steps):
+    """The number nearest to ``delta`` whose last nine bits are ``steps``: off by 2^-15 of it at most. NaN stays NaN."""
+    bits = delta.to(tl.int32, bitcast=True)
+    size = bits & 0x7FFFFFFF
+    near = tl.minimum(tl.maximum(size - steps + (CARRIED + 1) // 2, 0), 0x7F7FFFFF)
+    return ((bits & -0x80000000) | (tl.where(size > 0x7F7FFFFF, size, near) & ~CARRIED) | steps).to(tl.float32, bitcast=True)
 
 
 @triton.jit
@@ -66,9 +89,12 @@ def _survey_chunk(k, v, extents, rows, chunk, k_row, v_row, CHUNKS: tl.constexpr
 
 @triton.jit
 def _prepare_rows(
-    out, grad, lse, delta, lse2, norms, dq, rows, padded, block, o_row, g_row, ROWS: tl.constexpr, D: tl.constexpr
+    out, grad, lse, delta, lse2, dq, rows, padded, block, o_row, g_row, ROWS: tl.constexpr, D: tl.constexpr
 ):  # fmt: skip
-    """Of a block of a head's query rows: delta = Σ_d out·grad, LSE in base 2, ‖grad‖ (Inf if not finite); clears dQ's sums."""
+    """Of a block of a head's query rows: delta = Σ_d out·grad carrying the steps of ‖grad‖, LSE in base 2; clears dQ's sums.
+
+    Where the norm or delta is not finite, delta is NaN.
+    """
     row = block * ROWS + tl.arange(0, ROWS)
     inside, kept = row < rows, row < padded
     place, column = row.to(tl.int64)[:, None], tl.arange(0, D)[None, :]
@@ -77,14 +103,16 @@ def _prepare_rows(
     natural = tl.load(lse + row, mask=inside, other=float("inf"))
     norm = tl.sqrt(tl.sum(g * g, axis=1)) + LOST_NORM
     tl.store(dq + place * D + column, tl.zeros((ROWS, D), dtype=tl.float32), mask=kept[:, None])
-    tl.store(delta + row, tl.sum(o * g, axis=1), mask=kept)
+    product = tl.sum(o * g, axis=1)
+    finite = (norm < float("inf")) & (tl.abs(product) < float("inf"))
+    steps = tl.where(finite, _row_steps(norm), 0)
+    tl.store(delta + row, _carrying(tl.where(finite, product, float("nan")), steps), mask=kept)
     tl.store(lse2 + row, tl.where(natural == -float("inf"), 0.0, natural * LOG2_E), mask=kept)
-    tl.store(norms + row, tl.where(norm < float("inf"), norm, float("inf")), mask=kept)
 
 
 @triton.jit
 def _prepare(
-    k, v, out, grad, lse, extents, delta, lse2, norms, dq, kv_rows, rows, padded, heads, group, shares,
+    k, v, out, grad, lse, extents, delta, lse2, dq, kv_rows, rows, padded, heads, group, shares,
     k_batch, k_head, k_row, v_batch, v_head, v_row, o_batch, o_head, o_row, g_batch, g_head, g_row,
     CHUNKS: tl.constexpr, ROWS: tl.constexpr, D: tl.constexpr,
 ):  # fmt: skip
@@ -106,7 +134,7 @@ def _prepare(
         start = both * padded
         _prepare_rows(
             out + batch * o_batch + head * o_head, grad + batch * g_batch + head * g_head, lse + both * rows,
-            delta + start, lse2 + start, norms + start, dq + start * D, rows, padded, part - shares, o_row, g_row, ROWS, D,
+            delta + start, lse2 + start, dq + start * D, rows, padded, part - shares, o_row, g_row, ROWS, D,
         )  # fmt: skip
 
 
@@ -190,23 +218,23 @@ def _strides(*tensors: torch.Tensor) -> list[int]:
 
 def prepare(
     k: torch.Tensor, v: torch.Tensor, out: torch.Tensor, lse: torch.Tensor, grad: torch.Tensor, padded: int
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """``(delta, lse2, norms)`` [B, Hq, padded] f32, ``extents`` [B, Hkv, 2, CHUNKS] (f32 bits as int32), cleared sums of dQ.
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """``(delta, lse2)`` [B, Hq, padded] f32, ``extents`` [B, Hkv, 2, CHUNKS] (f32 bits as int32), cleared sums of dQ.
 
     ``k``, ``v`` [B, Hkv, Sk, D], ``out``, ``grad`` [B, Hq, Sq, D] with contiguous rows, ``lse`` [B, Hq, Sq] f32 contiguous.
-    ``norms`` is ‖grad‖ of each row, extents the largest ‖V_j‖ and |K_jd| of each chunk, the sums [B, Hq, padded · D] f32.
+    delta's last nine bits are the steps of ‖grad‖ of its row (:func:`.bound.row_steps`), extents the largest ‖V_j‖ and |K_jd| of each chunk, the sums [B, Hq, padded · D] f32.
     """
     batch, heads, rows, dim = grad.shape
     kv_heads, kv_rows = k.shape[1:3]
     extents = torch.empty((batch, kv_heads, 2, CHUNKS), dtype=torch.int32, device=k.device)
-    delta, lse2, norms = (torch.empty((batch, heads, padded), dtype=torch.float32, device=k.device) for _ in range(3))
+    delta, lse2 = (torch.empty((batch, heads, padded), dtype=torch.float32, device=k.device) for _ in range(2))
     dq = torch.empty((batch, heads, padded * dim), dtype=torch.float32, device=k.device)
     shares = triton.cdiv(CHUNKS, heads // kv_heads)
     _prepare[(shares + triton.cdiv(padded, ROWS), batch * heads)](
-        k, v, out, grad, lse, extents, delta, lse2, norms, dq, kv_rows, rows, padded, heads, heads // kv_heads, shares,
+        k, v, out, grad, lse, extents, delta, lse2, dq, kv_rows, rows, padded, heads, heads // kv_heads, shares,
         *_strides(k, v, out, grad), CHUNKS, ROWS, dim, num_warps=WARPS,
     )  # fmt: skip
-    return delta, lse2, norms, extents, dq
+    return delta, lse2, extents, dq
 
 
 def guess_tiles(

@@ -3,8 +3,8 @@
 The kernel adds with bulk reductions in arrival order: dQ from every kv tile, dK and dV from every query head of a group. Here
 each contribution is rounded in registers, just before the kernel hands it on; nothing else of the kernel changes.
 
-dQ of a row is rounded to the row's quantum, ``(x + C) − C``; C is the row's norm times the head's extent, both from
-:mod:`.kernels`, up to the next power of two. dK and dV of a tile are rounded to
+dQ of a row is rounded to the row's quantum, ``(x + C) − C``; C is the row's norm times the head's extent, up to a power of two.
+The norm comes in the last bits of the row's δ, which the kernel reads anyway, the extent from :mod:`.kernels`. dK and dV of a tile are rounded to
 the tile's quantum if the tile's own largest element proves that a whole group of such tiles fits 24 bits, and is large enough
 for the quantum to be fine; else the tile is kept aside in float32, to be added later in the order of the heads.
 """
@@ -19,17 +19,13 @@ import cutlass.cute as cute  # type: ignore[import-not-found,unused-ignore]
 from cutlass import Boolean, Float32, Int32  # type: ignore[import-not-found,unused-ignore]
 from cutlass._mlir_helpers.arith import bitcast  # type: ignore[import-not-found,unused-ignore]
 from cutlass.cutlass_dsl import T  # type: ignore[import-not-found,unused-ignore]
-from flash_attn.cute.cute_dsl_utils import assume_tensor_aligned  # type: ignore[import-not-found,unused-ignore]
 from flash_attn.cute.flash_bwd_sm90 import FlashAttentionBackwardSm90  # type: ignore[import-not-found,unused-ignore]
 from flash_attn.cute.named_barrier import NamedBarrierBwd  # type: ignore[import-not-found,unused-ignore]
 from quack import layout_utils  # type: ignore[import-not-found,unused-ignore]
 
 from . import bound, kernels
 
-NORMS, EXTENTS, TILES, ASIDE_K, ASIDE_V, FLAGS = range(6)  # places in the kernel's auxiliary tensors
-
-QUAD = 4  # lanes that hold the same rows of an accumulator
-QUAD_SEGMENT = (32 - QUAD) << 8 | 31  # as a shuffle's third operand
+EXTENTS, TILES, ASIDE_K, ASIDE_V, FLAGS = range(5)  # places in the kernel's auxiliary tensors
 
 
 def _places(method: Any) -> dict[str, int]:
@@ -43,21 +39,15 @@ EPILOGUE = _places(FlashAttentionBackwardSm90.epilogue_dKV)
 
 
 @cute.jit
-def row_constant(norm: Float32, extent: Float32) -> Float32:
-    """C of a row of dQ from its ‖dO_i‖ and its head's extent: a product and three integer instructions."""
-    limit = Int32(bitcast((norm * extent).ir_value(), T.i32()))
-    return Float32(bitcast(bound.constant_bits(limit, cutlass.max).ir_value(), T.f32()))
+def row_constant(delta: Float32, head: Int32) -> Float32:
+    """C of a row of dQ from its δ, whose last bits carry the row's steps, and its head's: six integer instructions."""
+    row = Int32(bitcast(delta.ir_value(), T.i32())) & bound.ROW_MASK
+    return Float32(bitcast(bound.constant_bits(row, head, cutlass.max, cutlass.min).ir_value(), T.f32()))
 
 
 @cute.jit
-def of_quad(value: Float32, member: cutlass.Constexpr[int]) -> Float32:
-    """What one of four neighbouring lanes holds."""
-    return cute.arch.shuffle_sync(value, member, mask_and_clamp=QUAD_SEGMENT)
-
-
-@cute.jit
-def head_extent(extents: cute.Tensor) -> Float32:
-    """Extent of one head from those of its chunks, [2, CHUNKS] f32 bits; every warp reduces them for itself."""
+def steps_of_head(extents: cute.Tensor) -> Int32:
+    """Steps of one head from the extents of its chunks, [2, CHUNKS] f32 bits; every warp reduces them for itself."""
     lane = cute.arch.lane_idx()
     largest = []
     for which in cutlass.range_constexpr(2):
@@ -66,7 +56,8 @@ def head_extent(extents: cute.Tensor) -> Float32:
             top = cutlass.max(top, extents[which, chunk + lane])
         bits = cute.arch.warp_redux_sync(top, "max")
         largest.append(Float32(bitcast(bits.ir_value(), T.f32())))
-    return bound.extent(largest[0], largest[1], cute.arch.fmax)
+    extent = bound.extent(largest[0], largest[1], cute.arch.fmax)
+    return bound.head_steps(Int32(bitcast(extent.ir_value(), T.i32())))
 
 
 @cute.jit
@@ -118,8 +109,8 @@ def settle(
 class ExactBackward(FlashAttentionBackwardSm90):  # type: ignore[misc,unused-ignore]
     """flash-attn-4's backward whose sums do not depend on their order.
 
-    The auxiliary tensors carry what the rounding needs: ‖dO_i‖ of every query row [B, Hq, S], the largest value and key of each
-    chunk of kv rows [B, Hkv, 2, CHUNKS] (f32 bits); with grouped heads C of every kv tile [B, Hkv, 2·tiles] (dK, dV), room for
+    δ of a row carries the row's steps in its last bits (:func:`.bound.row_steps`). The auxiliary tensors carry what else the
+    rounding needs: the largest value and key of each chunk of kv rows [B, Hkv, 2, CHUNKS] (f32 bits); with grouped heads C of every kv tile [B, Hkv, 2·tiles] (dK, dV), room for
     tiles kept aside [B, Hq, S·D] twice and their flags [B, Hq, 2·tiles].
     """
 
@@ -134,24 +125,25 @@ class ExactBackward(FlashAttentionBackwardSm90):  # type: ignore[misc,unused-ign
         if self.qhead_per_kvhead > 1:
             head = head // args[MMA["qhead_per_kvhead_divmod"]]
         cute.arch.griddepcontrol_wait()  # what comes before the kernel has written the extents
-        self._extent = head_extent(self._tensors[EXTENTS][batch, head, None, None])
+        self._head = steps_of_head(self._tensors[EXTENTS][batch, head, None, None])
+        thread = args[MMA["tiled_mma_dQ"]].get_slice(args[MMA["tidx"]])
+        deltas = args[MMA["sdPsum"]]  # [rows of a block, stage], in shared memory
+        self._deltas = layout_utils.mma_partition_C_vec(deltas, thread, expand_shape=self.tile_hdim, is_colvec=True)
         super().mma(*args, **options)
 
     def mma_one_m_block(self, m_block: Any, *states: Any, **parts: Any) -> Any:
-        """The same block of rows; norms are loaded at its start, dQ is rounded once it is complete, while dK's product runs."""
-        scores, dq_product, dk_product = parts["mma_qk_fn"], parts["mma_dsk_fn"], parts["mma_dsq_fn"]
-        head = parts["score_mod_fn"].keywords
+        """The same block of rows; dQ is rounded once it is complete, while dK's product runs."""
+        dv_product, dq_product, dk_product = parts["mma_pdo_fn"], parts["mma_dsk_fn"], parts["mma_dsq_fn"]
         noted: dict[str, Any] = {}
 
-        def scores_then_load(**how: Any) -> Any:
-            noted["scores"] = scores(**how)  # runs on
-            noted["norms"] = self._row_norms(dq_product.args[0], head["batch_idx"], head["head_idx"], m_block)
-            return noted["scores"]
+        def dv_and_stage(**how: Any) -> None:
+            dv_product(**how)  # runs on
+            noted["stage"] = how["B_idx"]  # whose dO that product reads: δ comes with it
 
         def dq_then_constants(**how: Any) -> Any:
             noted["dq"] = dq_product(**how)  # runs on
-            rows, norm = noted["norms"]
-            noted["constants"] = [row_constant(of_quad(norm, row), self._extent) for row in range(rows)]
+            mine = self._deltas[None, noted["stage"]]  # not released yet
+            noted["constants"] = [row_constant(mine[row], self._head) for row in range(cute.size(mine))]
             return noted["dq"]
 
         def dk_then_round(**how: Any) -> None:
@@ -161,21 +153,8 @@ class ExactBackward(FlashAttentionBackwardSm90):  # type: ignore[misc,unused-ign
                 for column in range(cute.size(by_row, mode=[1])):
                     by_row[row, column] = (by_row[row, column] + constant) - constant
 
-        parts |= {"mma_qk_fn": scores_then_load, "mma_dsk_fn": dq_then_constants, "mma_dsq_fn": dk_then_round}
+        parts |= {"mma_pdo_fn": dv_and_stage, "mma_dsk_fn": dq_then_constants, "mma_dsq_fn": dk_then_round}
         return super().mma_one_m_block(m_block, *states, **parts)
-
-    def _row_norms(self, tiled_mma: Any, batch: Any, head: Any, m_block: Any) -> tuple[int, Any]:
-        """How many rows this thread's dQ accumulators belong to, and the norm of one of them.
-
-        Four neighbouring lanes hold the same rows: each loads one of these norms, in one register instead of one per row.
-        """
-        rows = assume_tensor_aligned(self._tensors[NORMS])[batch, head, None]
-        tile = cute.local_tile(rows, (self.tile_m,), (m_block,))
-        column = cute.make_tensor(tile.iterator, cute.make_layout((self.tile_m, 1), stride=(1, self.tile_m)))
-        thread = tiled_mma.get_slice(cute.arch.thread_idx()[0] - 128)
-        mine = layout_utils.mma_partition_C_vec(column, thread, expand_shape=self.tile_hdim, is_colvec=True)[None, 0]
-        count = cute.size(mine)
-        return count, mine[cute.arch.lane_idx() % min(count, QUAD)]
 
     def epilogue_dKV(self, *args: Any) -> None:  # noqa: N802
         """One head's dK and dV before they are added into their group's."""

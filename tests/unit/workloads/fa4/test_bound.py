@@ -56,23 +56,57 @@ def bits(value):
     return int(np.array(value, FLOAT).view(np.int32))
 
 
-@given(st.floats(0.0, width=32, allow_nan=False))
-def test_the_bits_of_the_constant_are_those_of_the_constant(limit):
-    got = np.array(bound.constant_bits(bits(limit)), np.int32).view(FLOAT)
+@given(st.floats(2.0**-126, width=32, allow_nan=False, allow_infinity=False))
+def test_steps_are_quarters_of_a_binade_rounded_up(size):
+    found = bound.steps(bits(size)) - 4 * 127
 
-    assert np.array_equal(FLOAT(bound.constant(limit)), got, equal_nan=True)
-
-
-NORMS = st.floats(0.0, 2.0**64, width=32)
+    assert 4 * math.log2(size) - 1e-6 <= found < 4 * math.log2(size) + 1 + 1e-6
 
 
-@given(NORMS, NORMS, st.floats(0.0, 2.0**127, width=32))
-def test_in_f32_no_product_falls_below_the_bound(grad, value, key):
+@pytest.mark.parametrize("exponent", [-126, -62, 0, 63, 127])
+def test_steps_of_a_power_of_two_are_not_rounded(exponent):
+    assert 4 * (exponent + 127) == bound.steps(bits(2.0**exponent))
+    assert 4 * (exponent + 127) + 1 == bound.steps(bits(2.0**exponent) + 1)
+
+
+def row_constant(grad, value, key):
+    """C as the kernel makes it, in f32."""
     with np.errstate(over="ignore", under="ignore"):
-        limit = (FLOAT(grad) + FLOAT(bound.LOST)) * FLOAT(bound.extent(FLOAT(value), FLOAT(key), np.maximum))
-    u = float(np.array(bound.constant_bits(bits(limit)), np.int32).view(FLOAT)) / 1.5
+        norm, extent = FLOAT(grad) + FLOAT(bound.LOST), FLOAT(bound.extent(FLOAT(value), FLOAT(key), np.maximum))
+    made = bound.constant_bits(bound.row_steps(bits(norm)), bound.head_steps(bits(extent)))
+    return float(np.array(made, np.int32).view(FLOAT))
+
+
+NORMS = st.floats(0.0, float(np.nextafter(FLOAT(2.0**64), FLOAT(0.0))), width=32)
+KEYS = st.floats(0.0, 2.0**127, width=32)
+
+
+@given(NORMS)
+def test_the_steps_of_any_norm_fit_the_bits_that_carry_them(grad):
+    assert 0 <= bound.row_steps(bits(FLOAT(grad) + FLOAT(bound.LOST))) <= bound.ROW_MASK
+
+
+@given(NORMS, NORMS, KEYS)
+def test_the_constant_of_a_row_reaches_its_bound_and_is_a_power_of_two(grad, value, key):
+    u = row_constant(grad, value, key) / 1.5
 
     assert math.isnan(u) or u >= 2.0 * grad * value * key * (1 - 1e-6)
+    assert math.isnan(u) or (math.frexp(u)[0] == 0.5 and u >= bound.SMALLEST)
+
+
+@given(NORMS, NORMS, KEYS)
+def test_the_constant_of_a_row_is_less_than_a_binade_and_a_quarter_above_its_bound(grad, value, key):
+    assume(bound.extent(value, key) < 2.0**127)
+    most = bound.row_limit(grad, value, key) * 2.0**1.25 * (1 + 1e-6)
+    u = row_constant(grad, value, key) / 1.5
+
+    assert u <= max(most, bound.SMALLEST) or (math.isnan(u) and most > bound.LARGEST)
+
+
+@pytest.mark.parametrize(("value", "key"), [(math.inf, 1.0), (2.0**64, 2.0**64)])
+@pytest.mark.parametrize("grad", [0.0, 1.0, 2.0**63])
+def test_an_extent_that_overflows_leaves_no_row_a_bound(grad, value, key):
+    assert math.isnan(row_constant(grad, value, key))
 
 
 @given(st.lists(st.floats(0.0, 2.0**60, width=32), min_size=1, max_size=128))
@@ -118,8 +152,9 @@ def attention(seed, rows, keys, dim, scale_q, scale_k, scale_v, scale_g, huge, c
     p = softmax(scores)
     dp = g @ v.T
     ds = p * (dp - (p * dp).sum(axis=1, keepdims=True))
-    limits = [bound.row_limit(np.linalg.norm(row), np.linalg.norm(v, axis=1).max(), np.abs(k).max()) for row in g]
-    return ds.T[:, :, None] * k[:, None, :], np.array(limits), rng
+    sizes = [(np.linalg.norm(row), np.linalg.norm(v, axis=1).max(), np.abs(k).max()) for row in g]
+    limits, constants = (np.array([of(*size) for size in sizes]) for of in (bound.row_limit, row_constant))
+    return ds.T[:, :, None] * k[:, None, :], limits, constants[:, None], rng
 
 
 @settings(max_examples=60, deadline=None)
@@ -130,8 +165,9 @@ def attention(seed, rows, keys, dim, scale_q, scale_k, scale_v, scale_g, huge, c
 def test_no_partial_sum_of_a_row_passes_its_bound_and_every_order_agrees(
     seed, rows, keys, dim, scale_q, scale_k, scale_v, scale_g, huge, causal
 ):
-    contributions, limits, rng = attention(seed, rows, keys, dim, scale_q, scale_k, scale_v, scale_g, huge, causal)
-    constants = np.array([bound.constant(limit) for limit in limits])[:, None]
+    contributions, limits, constants, rng = attention(
+        seed, rows, keys, dim, scale_q, scale_k, scale_v, scale_g, huge, causal
+    )  # fmt: skip
     orders, largest = totals_in_many_orders(rounded(contributions, constants) / (constants / 1.5), rng)
 
     assert np.all(np.abs(contributions).sum(axis=0) <= limits[:, None] / 2 * (1 + 1e-9))
@@ -140,7 +176,7 @@ def test_no_partial_sum_of_a_row_passes_its_bound_and_every_order_agrees(
 
 
 def test_without_rounding_the_orders_differ():
-    contributions, _limits, rng = attention(3, 6, 40, 16, 1.0, 1.0, 1.0, 1.0, True, False)
+    contributions, _limits, _constants, rng = attention(3, 6, 40, 16, 1.0, 1.0, 1.0, 1.0, True, False)
     orders, _largest = totals_in_many_orders(contributions.astype(FLOAT), rng)
 
     assert len(set(orders)) > 1
