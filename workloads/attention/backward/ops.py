@@ -70,6 +70,7 @@ SHARED: dict[str, Any] = dict(
         "tests/unit/workloads/test_attention.py",
         "tests/unit/workloads/test_attention_bound.py",
         "tests/unit/workloads/test_attention_order.py",
+        "tests/unit/workloads/test_attention_memory.py",
         "tests/unit/workloads/test_attention_compiles.py",
         "tests/gpu/test_attention.py",
     ),
@@ -154,7 +155,7 @@ def _workspace(phase: str, backward: Callable[[Case], int], kept: Callable[[Case
         s = _sizes(case)
         out = 2 * case.batch * s["heads"] * s["q_len"] * case.dim
         gradients = out + 4 * case.batch * s["kv_heads"] * s["kv_len"] * case.dim
-        return kept(case) + max(2 * out + backward(case), 4 * out - gradients)
+        return int(kept(case) + max(2 * out + backward(case), 4 * out - gradients))
 
     return workspace
 
