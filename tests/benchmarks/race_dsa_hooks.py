@@ -5,8 +5,8 @@
 
 Needs a Hopper card and ``perfgate[cudnn]``; a kernel takes 5 to 10 s to compile, once (``dsa/cudnn/store.py``). Launches take
 turns, so that a clock that sinks while the card warms up hits all alike; ratios are medians of pairs of one round. Before the
-race each form's sums are compared bit by bit with those of ``exact``, and with its own of a second launch. ``--whole`` races
-whole implementations, quanta, judgement and fold included, instead of main kernels.
+race each form's sums are compared bit by bit with those of ``exact``, and with its own of a second launch, and the parts of
+``exact`` around its main kernel are timed. ``--whole`` races whole implementations, all parts included, instead.
 """
 
 from __future__ import annotations
@@ -75,30 +75,40 @@ class Field:
         return int((words * self.places).sum()), int(self.into.units.sum()), int(self.into.units.max())
 
 
-def counting(field: Field) -> None:
-    """Writes what choosing the quanta costs, as it is and with every query counted, which booking above a threshold needs."""
-    x, every = field.x, shape.sampled_every
-    for said, chosen in (("as it is", every), ("all queries", lambda _queries: 1)):
-        vars(shape)["sampled_every"] = chosen
-        times = []
-        for _ in range(6):
-            field.into.constants.zero_()
-            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            start.record()
-            kernels.choose_quanta(field.into, x["topk"], x["topk_length"], x["reach"], len(x["kv"]), x["q"].shape[1])
-            end.record()
-            torch.cuda.synchronize()
-            times.append(start.elapsed_time(end))
-        sys.stdout.write(f"quanta, {said}: median {median(times):.3f} ms\n")
-    vars(shape)["sampled_every"] = every
-    field.into.constants.zero_()
-    kernels.choose_quanta(field.into, x["topk"], x["topk_length"], x["reach"], len(x["kv"]), x["q"].shape[1])
+def parts(field: Field) -> None:
+    """Writes what each part around the main kernel takes on the card: ten launches that all wait for one that sleeps."""
+    x, into, (keys, dim) = field.x, field.into, field.x["kv"].shape
+    dkv = torch.empty_like(x["kv"])
+    tensors = (x[name] for name in ("q", "kv", "topk", "topk_length", "out", "lse", "dout"))
+    given = (*tensors, float(x["scale"]))
+    into.failed.zero_()
+    timed: dict[str, Callable[[], object]] = {
+        "zeros": field.memory.zero_,
+        "quanta": lambda: kernels.choose_quanta(into, x["topk"], x["topk_length"], x["reach"], keys, x["q"].shape[1]),
+        "preprocess": lambda: launch.before(x),
+        "zeros again": field.memory.zero_,
+        "judgement": lambda: kernels.judge(into, dim),
+        "second run with nothing to do": lambda: kernels.add_again(into, *given),
+        "postprocess": lambda: launch.after(into.sums, dkv),
+    }
+    for name, part in timed.items():
+        part()
+        torch.cuda.synchronize()
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        torch.cuda._sleep(20_000_000)
+        start.record()
+        for _ in range(10):
+            part()
+        end.record()
+        torch.cuda.synchronize()
+        sys.stdout.write(f"{name}: {start.elapsed_time(end) / 10 * 1e3:.1f} us\n")
+    kernels.choose_quanta(into, x["topk"], x["topk_length"], x["reach"], keys, x["q"].shape[1])
 
 
 def main_kernels(x: dict[str, Any], names: list[str]) -> dict[str, Callable[[], None]]:
     """The main kernel alone of stock, the hook and each variant, all on one accumulator; thresholds apart."""
     field = Field(x)
-    counting(field)
+    parts(field)
     runs: dict[str, Callable[[], None]] = {}
     reach = float(x["reach"])
     reference = 0
