@@ -16,7 +16,7 @@ import numpy as np
 
 from perfgate.traces import _records
 from perfgate.traces._records import CONSTANTS, MISSING, WIDTH, Bytes, Irregular, Records, Words, words_of
-from perfgate.traces.table import Ints, Mask, steady
+from perfgate.traces.table import Ints, Mask, Values, steady
 
 LEAF = 0x0D
 Found = dict[int, Ints | tuple[Ints, Ints]]  # of a text its place and size
@@ -32,7 +32,7 @@ _LAYOUTS = 3  # of one field beside the first, up to which it is read as if all 
 class Part:
     """Columns of some rows: numbers, and of texts a code (-1 for NULL) into the list of its column."""
 
-    values: dict[int, Ints] = field(default_factory=dict)
+    values: dict[int, Values] = field(default_factory=dict)
     texts: dict[int, list[str]] = field(default_factory=dict)
     spilled: Ints = field(default_factory=lambda: np.empty(0, dtype=np.int64))  # row ids of the rows that are not here
 

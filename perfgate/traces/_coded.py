@@ -27,6 +27,7 @@ def numbered(values: Ints) -> tuple[Codes, Ints]:
     if not len(values) or is_steady(values):
         return np.broadcast_to(np.uint8(0), len(values)), values[:1].astype(np.int64)
     low, high = int(values.min()), int(values.max())
+    values = values.astype(np.int64, copy=False)
     if high - low <= 4 * len(values) + _SPARE:
         return _ranked(values, low, high - low + 1)
     for odd in _ODD:

@@ -7,6 +7,7 @@ where the file is damaged. The caller holds a read transaction meanwhile, so tha
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -15,23 +16,25 @@ from pathlib import Path
 import numpy as np
 
 from perfgate.traces._cells import LEAF, PAD, Leaves, Part
-from perfgate.traces._records import MISSING, Bytes, Irregular
+from perfgate.traces._coded import Codes
+from perfgate.traces._records import MISSING, Bytes, Irregular, varint, words_of
 from perfgate.traces._threads import WORKERS, side_by_side
-from perfgate.traces.table import Ints, is_steady
+from perfgate.traces.table import Ints, Values, is_steady
 
 __all__ = ["MISSING", "Column", "Irregular", "PageFile", "merge_texts", "read"]
 
 _INTERIOR = 0x05
 _LEAST_AT_ONCE, _MOST_AT_ONCE = 1 << 20, 1 << 22  # bytes: few calls for many rows, which stay in the processor's cache
+_MANY = 32  # portions
 _GAP = 8  # pages: shorter gaps are read along
 _MOST_OVERFLOWING = 10_000
 
 
 @dataclass(eq=False, repr=False)  # bare: every start waits for it
 class Column:
-    """One column of integers, or of codes into ``texts`` (-1 for NULL)."""
+    """One column of integers, or of codes into ``texts`` (-1 for NULL) of the smallest kind that holds them."""
 
-    values: Ints
+    values: Values
     texts: list[str] = field(default_factory=list)
 
 
@@ -53,9 +56,9 @@ class PageFile:
     def close(self) -> None:
         os.close(self._file)
 
-    def leaves(self, root: int) -> Ints:
-        """The leaf pages of the table whose root page is ``root``, in row order."""
-        level = np.array([root], dtype=np.int64)
+    def leaves(self, root: int) -> tuple[Ints, Ints]:
+        """The leaf pages of the table whose root page is ``root``, in row order, and the highest row id of all but the last."""
+        level, tops = np.array([root], dtype=np.int64), np.zeros(1, dtype=np.int64)
         seen = 0
         while True:
             seen += len(level)
@@ -63,13 +66,16 @@ class PageFile:
                 raise Irregular("page numbers")
             first = os.pread(self._file, 1, int(level[0] - 1) * self.page_size)[0]
             if first == LEAF:
-                return level
+                return level, tops[:-1]
             if first != _INTERIOR:
                 raise Irregular("not a table b-tree")
-            level = np.concatenate([self._children(int(page)) for page in level])
+            below = [self._children(int(page), int(top)) for page, top in zip(level, tops, strict=True)]
+            level, tops = (np.concatenate(side) for side in zip(*below, strict=True))
 
-    def _children(self, number: int) -> Ints:
-        page = np.frombuffer(os.pread(self._file, self.page_size, (number - 1) * self.page_size), dtype=np.uint8)
+    def _children(self, number: int, top: int) -> tuple[Ints, Ints]:
+        """The pages below an interior page, and the highest row id that each may hold, which is ``top`` for the last."""
+        raw = os.pread(self._file, self.page_size, (number - 1) * self.page_size) + bytes(PAD)
+        page = np.frombuffer(raw, dtype=np.uint8)
         cells = int.from_bytes(page[3:5].tobytes(), "big")
         if page[0] != _INTERIOR or 12 + 2 * cells > self.usable:
             raise Irregular("an interior page")
@@ -80,7 +86,7 @@ class PageFile:
         for place in range(4):
             children[:-1] = children[:-1] << 8 | page[pointers + place]
         children[-1] = int.from_bytes(page[8:12].tobytes(), "big")
-        return children
+        return children, np.append(varint(words_of(page), pointers + 4)[0], top)
 
     def load(self, numbers: Ints) -> tuple[Bytes, Ints]:
         """The given pages, and what lies between them, in a buffer with another page's room behind; and where each begins."""
@@ -121,17 +127,21 @@ def read(
     ``by_row_id`` fetches the few rows that spill over their page, as tuples in the order of ``wanted``. Columns that hold one
     value throughout are :func:`~perfgate.traces.table.steady`.
     """
-    leaves = file.leaves(root)
+    leaves, tops = file.leaves(root)
     evenly = len(leaves) * file.page_size // (2 * WORKERS)
     at_once = max(1, min(max(evenly, _LEAST_AT_ONCE), _MOST_AT_ONCE) // file.page_size)
     as_text = set(texts)
     pages = Leaves(file.page_size, file.usable, wanted, as_text)
 
-    def part(low: int) -> Part:
-        buffer, base = file.load(leaves[low : low + at_once])
-        return pages.part(buffer, base)
+    sheet = _Sheet(
+        tops[at_once - 1 :: at_once], at_once * file.usable // 2, [number for number in wanted if number not in as_text]
+    )
 
-    parts = side_by_side(part, range(0, len(leaves), at_once))
+    def part(place: int) -> Part:
+        buffer, base = file.load(leaves[place * at_once : (place + 1) * at_once])
+        return sheet.hold(place, pages.part(buffer, base))
+
+    parts = side_by_side(part, range(-(-len(leaves) // at_once)))
     spilled = np.concatenate([part.spilled for part in parts])
     if len(spilled) > _MOST_OVERFLOWING:
         raise Irregular("many rows spill over")
@@ -143,8 +153,45 @@ def read(
         if number in as_text:
             result[number] = merge_texts(pieces, [part.texts[number] for part in parts], extra)
         else:
-            result[number] = Column(_joined([*pieces, np.array(extra, dtype=np.int64)]))
+            result[number] = Column(sheet.joined(number, pieces, np.array(extra, dtype=np.int64)))
     return result
+
+
+class _Sheet:
+    """Room for whole columns of numbers, which many portions of rows fill side by side: the row ids tell where each belongs.
+
+    ``tops`` is the highest row id of each portion but the last, which holds at most ``most`` rows. Where a row id lacks, the
+    portions keep their columns, which are joined in the end; so do few portions, whose columns find room in what others freed.
+    """
+
+    def __init__(self, tops: Ints, most: int, numbers: Sequence[int]) -> None:
+        self._begin = [0, *tops.tolist()]
+        self._fits = len(tops) >= _MANY and all(0 <= high - low <= most for low, high in itertools.pairwise(self._begin))
+        self._columns = {number: np.empty(self._begin[-1] + most, dtype=np.int64) for number in numbers if self._fits}
+
+    def hold(self, place: int, part: Part) -> Part:
+        """The portion at ``place``, its columns put where they belong; those of one value throughout take no room."""
+        begin, count = self._begin[place], len(next(iter(part.values.values())))
+        last = place == len(self._begin) - 1
+        if len(part.spilled) or not (last or begin + count == self._begin[place + 1]):
+            self._fits = False
+            return part
+        for number, column in self._columns.items():
+            if not is_steady(part.values[number]):
+                here = column[begin : begin + count]
+                here[:] = part.values[number]
+                part.values[number] = here
+        return part
+
+    def joined(self, number: int, pieces: list[Ints], extra: Ints) -> Ints:
+        """The column of all portions, and ``extra`` rows behind them."""
+        if not self._fits or len(extra) or all(map(is_steady, pieces)):
+            return _joined([*pieces, extra])
+        column = self._columns.pop(number)[: self._begin[-1] + len(pieces[-1])]
+        for begin, piece in zip(self._begin, pieces, strict=True):
+            if is_steady(piece):
+                column[begin : begin + len(piece)] = piece
+        return column
 
 
 def _joined(pieces: list[Ints]) -> Ints:
@@ -156,12 +203,11 @@ def _joined(pieces: list[Ints]) -> Ints:
     return np.concatenate(pieces)
 
 
-def merge_texts(pieces: list[Ints], vocabularies: list[list[str]], extra: Iterable[object]) -> Column:
+def merge_texts(pieces: list[Codes], vocabularies: list[list[str]], extra: Iterable[object]) -> Column:
     """One column of codes from several, each into its own vocabulary, and ``extra`` texts behind them."""
     known: dict[str, int] = {}
-    merged = []
-    for codes, vocabulary in zip(pieces, vocabularies, strict=True):
-        new = np.array([known.setdefault(text, len(known)) for text in vocabulary] + [-1], dtype=np.int64)
-        merged.append(new[codes])
+    numbers = [[known.setdefault(text, len(known)) for text in vocabulary] + [-1] for vocabulary in vocabularies]
     more = [-1 if text is None else known.setdefault(str(text), len(known)) for text in extra]
-    return Column(np.concatenate([*merged, np.array(more, dtype=np.int64)]), list(known))
+    kind = np.min_scalar_type(-max(len(known), 1))
+    merged = [np.array(new, dtype=kind)[codes] for codes, new in zip(pieces, numbers, strict=True)]
+    return Column(np.concatenate([*merged, np.array(more, dtype=kind)]), list(known))

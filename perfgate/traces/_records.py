@@ -112,18 +112,19 @@ def layout_of(header: bytes) -> list[tuple[int, int, int]]:
     return layout
 
 
-def texts_at(buffer: Bytes, words: Ints, at: Ints, size: Ints) -> tuple[Ints, list[str]]:
+def texts_at(buffer: Bytes, words: Ints, at: Ints, size: Ints) -> tuple[Codes, list[str]]:
     """A code per text (-1 where ``at`` is -1) and the texts: equal bytes are found by two 64-bit hashes, and read once."""
-    codes = np.full(len(at), -1, dtype=np.int64)
     some = np.flatnonzero(at >= 0)
     if not len(some):
-        return codes, []
+        return np.broadcast_to(np.int8(-1), len(at)), []
+    whole = len(at)
     at, size = at[some], size[some]
     first, second = _hashes(words, at, size)
     found, unique = numbered(first.view(np.int64))
     example = one_of_each(found, len(unique))
     if (second != second[example][found]).any():
         raise Irregular("two texts with one hash")
+    codes = np.full(whole, -1, dtype=np.min_scalar_type(-len(unique)))
     codes[some] = found
     places = zip(at[example].tolist(), size[example].tolist(), strict=True)
     return codes, [buffer[begin : begin + length].tobytes().decode("utf-8", "replace") for begin, length in places]

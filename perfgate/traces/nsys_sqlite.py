@@ -312,13 +312,13 @@ class _Reader:
         }
         return self._frame(frame, schema.RANGES)
 
-    def _range_names(self, text: Ints, text_id: Ints, texts: list[str]) -> Texts:
+    def _range_names(self, text: _coded.Codes, text_id: Ints, texts: list[str]) -> Texts:
         """The name is the row's own text, else the registered string."""
         registered = len(texts)
-        if is_steady(text_id):
-            keys = np.where(text >= 0, text, -1 if not len(text) or text_id[0] == MISSING else registered + text_id[0])
-        else:
-            keys = np.where(text >= 0, text, np.where(text_id == MISSING, -1, registered + text_id))
+        keys = np.empty(len(text), dtype=np.int64)
+        for block in _coded.blocks(len(text)):
+            own, ids = text[block], text_id[block]
+            keys[block] = np.where(own >= 0, own, np.where(ids == MISSING, -1, registered + ids))
 
         def name(key: int) -> str:
             return texts[key] if 0 <= key < registered else self.strings.get(key - registered, "[unnamed]")

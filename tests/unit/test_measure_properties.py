@@ -209,6 +209,20 @@ def test_the_order_of_rows_means_nothing(trace, random):
     assert (one.unattributed, one.excluded) == (two.unattributed, two.excluded)
 
 
+@settings(max_examples=60, deadline=None)
+@given(trace(), st.sampled_from(ATTRIBUTIONS))
+def test_blocks_and_the_way_to_look_up_threads_mean_nothing(trace, attribution):
+    whole = measured(trace, attribution=attribution, detail=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("perfgate.traces._coded._BLOCK", 2)
+        patch.setattr("perfgate.measure.codes._FEW", 0)
+        blocks = measured(trace, attribution=attribution, detail=True)
+
+    pd.testing.assert_frame_equal(whole.instances, blocks.instances)
+    pd.testing.assert_frame_equal(whole.ops, blocks.ops)
+    assert (whole.unattributed, whole.excluded) == (blocks.unattributed, blocks.excluded)
+
+
 @settings(max_examples=40, deadline=None)
 @given(trace(), st.sampled_from(ATTRIBUTIONS))
 def test_processes_can_be_measured_apart(trace, attribution):

@@ -105,6 +105,47 @@ def test_deleted_and_updated_rows(tmp_path, monkeypatch):
     assert slow == columns(path, pages=True)
 
 
+@pytest.mark.parametrize("first", [1, 1000, -7])
+@pytest.mark.parametrize(
+    "change", ["SELECT 1", "DELETE FROM t WHERE a % 30 = 0", "UPDATE t SET c = c || printf('%.5000c', 'k') WHERE a = 700"]
+)
+def test_many_portions(tmp_path, monkeypatch, first, change):
+    rows = [(number, 7, str(number % 9), None if number < 4000 else 5 + (number > 8000)) for number in range(9_000)]
+    path = made(tmp_path / "t.sqlite", [])
+    with closing(sqlite3.connect(path)) as database, database:
+        database.executemany(
+            "INSERT INTO t (rowid, a, b, c, d) VALUES (?, ?, ?, ?, ?)", ((first + row[0], *row) for row in rows)
+        )
+        database.execute(change)
+    slow = columns(path, pages=False, integers=("a", "b", "d"))
+    only_pages(monkeypatch)
+    monkeypatch.setattr(_pages, "_MANY", 1)
+    monkeypatch.setattr(_pages, "_MOST_AT_ONCE", 8192)
+
+    assert slow == columns(path, pages=True, integers=("a", "b", "d"))
+
+
+def test_the_rows_of_many_portions_keep_their_order(tmp_path, monkeypatch):
+    path = made(tmp_path / "t.sqlite", [(number, 7, "", number % 2) for number in range(9_000)])
+    monkeypatch.setattr(_pages, "_MANY", 1)
+    monkeypatch.setattr(_pages, "_MOST_AT_ONCE", 8192)
+    with Database(path) as database:
+        found = database.columns("t", ("a", "b"))
+
+    assert list(range(9_000)) == found["a"].values.tolist()
+    assert [7] * 9_000 == found["b"].values.tolist()
+
+
+def test_a_field_of_few_or_of_many_widths(tmp_path, monkeypatch):
+    widths = [None, 0, 1, 5, 300, 70_000, 20_000_000, 2**40, 2**60]
+    rows = [(number, 0, "t", widths[number % (2 if number < 500 else 9)]) for number in range(1000)]
+    path = made(tmp_path / "t.sqlite", rows)
+    slow = columns(path, pages=False)
+    only_pages(monkeypatch)
+
+    assert slow == columns(path, pages=True)
+
+
 def test_headers_of_several_lengths_that_differ_at_their_ends(tmp_path, monkeypatch):
     lengths, lasts = (3, 70, 9000 // 3), (0, 1, 5, 300, 70_000, None)
     rows = [(1, *[None] * 9, "t" * length, *[2] * 5, last) for last in lasts for length in lengths for _ in range(3)]

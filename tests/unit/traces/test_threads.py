@@ -3,7 +3,7 @@
 import pytest
 
 from perfgate.traces import _threads
-from perfgate.traces._threads import side_by_side
+from perfgate.traces._threads import both, side_by_side
 
 
 @pytest.mark.parametrize("workers", [1, 3])
@@ -20,3 +20,7 @@ def test_an_error_is_raised_again(monkeypatch, workers):
 
     with pytest.raises(ZeroDivisionError):
         side_by_side(lambda number: 1 // number, [1, 2, 0, 3])
+
+
+def test_both_give_their_answers():
+    assert (1, "two") == both(lambda: 1, lambda: "two")
