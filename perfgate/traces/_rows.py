@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from perfgate.traces._coded import blocks
 from perfgate.traces._records import MISSING
 from perfgate.traces.table import Ints, is_steady, taken
 
@@ -34,8 +35,10 @@ def all_plausible(start: Ints, end: Ints, needed: list[Ints]) -> bool:
     """Whether no row can be one to leave out, told by the extremes of whole columns."""
     if not start.min() >= -FURTHEST or not start.max() < FURTHEST or any(values.min() == MISSING for values in needed):
         return False
-    took = end - start
-    return bool(start.min() > 0 and took.min() >= 0 and took.max() <= LONGEST)
+    if not start.min() > 0:
+        return False
+    took = (end[block] - start[block] for block in blocks(len(start)))
+    return all(each.min() >= 0 and each.max() <= LONGEST for each in took)
 
 
 def only_ranges(found: dict[str, Ints]) -> dict[str, Ints]:

@@ -13,6 +13,7 @@ BUCKETS: tuple[Bucket, ...] = ("forward", "backward", "op")
 
 _COUNTERS = r",\s*(?:seq|op_id)\s*=\s*-?\d+"  # compiled by re at first use: not every command needs them
 _BACKWARD = r"backward|(?<![a-z])bwd(?![a-z])|(?<![a-z])[dw]grad(?![a-z])"
+_TELLING = ("forward", "backward", "fwd", "bwd", "grad")
 _FORWARD = r"forward|(?<![a-z])fwd(?![a-z])"
 
 
@@ -28,6 +29,8 @@ def strip_counters(name: str) -> str:
 
 def bucket(name: str) -> Bucket:
     """Which part of a training step a range is, by the words in its name; one that names both parts is an ``op``."""
+    if not any(word in name.lower() for word in _TELLING):  # most are none: no pattern need be compiled
+        return "op"
     backward, forward = (bool(re.search(pattern, name, re.IGNORECASE)) for pattern in (_BACKWARD, _FORWARD))
     if backward == forward:
         return "op"
