@@ -53,16 +53,19 @@ def problem(shape, data="normal"):
     return [tensor.bfloat16() for tensor in made]
 
 
-def reference(q, k, v, grad, causal, window):
-    rows, keys, group = q.shape[2], k.shape[2], q.shape[1] // k.shape[1]
-    inputs = [tensor.double().requires_grad_() for tensor in (q, k, v)]
-    k64, v64 = (tensor.repeat_interleave(group, dim=1) for tensor in inputs[1:])
+def probabilities(q, k, causal, window):
+    rows, keys = q.shape[2], k.shape[2]
     place = torch.arange(rows, device="cuda")[:, None] + keys - rows - torch.arange(keys, device="cuda")[None, :]
     hidden = (place < 0) if causal else torch.zeros_like(place, dtype=torch.bool)
     if window is not None:
         hidden |= place >= window
-    scores = (inputs[0] @ k64.transpose(-1, -2) / math.sqrt(q.shape[3])).masked_fill(hidden, -math.inf)
-    return torch.autograd.grad(scores.softmax(dim=-1) @ v64, inputs, grad.double())
+    return (q @ k.transpose(-1, -2) / math.sqrt(q.shape[3])).masked_fill(hidden, -math.inf).softmax(dim=-1)
+
+
+def reference(q, k, v, grad, causal, window):
+    inputs = [tensor.double().requires_grad_() for tensor in (q, k, v)]
+    k64, v64 = (tensor.repeat_interleave(q.shape[1] // k.shape[1], dim=1) for tensor in inputs[1:])
+    return torch.autograd.grad(probabilities(inputs[0], k64, causal, window) @ v64, inputs, grad.double())
 
 
 def gradients(tensors, shape, rule):
@@ -95,10 +98,18 @@ def constants_of(tensors):
 
 
 def rounding(tensors, shape, expected):
-    """What rounding may add to dQ's error, by the proof: of each tile that a row meets q²/12, q = C/1.5·2⁻²³."""
+    """What rounding may add to dQ's error: q²/12 for each tile that a row meets, q = C/1.5·2⁻²³, and δ's last bits.
+
+    Those cost ε·|δ|·‖Σ_j p_j K_j‖ with ε² = 2⁻³²/3.
+    """
     quanta = constants_of(tensors) / 1.5 * 2.0**-23
     tiles = -(-shape[4] // 128) if shape[7] is None else -(-(shape[7] - 1) // 128) + 1
-    return float(shape[5] ** -0.5 * (quanta.square().sum() * shape[5] * tiles / 12).sqrt() / expected.norm().clamp_min(1e-300))
+    q, k, v, grad = (tensor.double() for tensor in tensors)
+    k, v = (tensor.repeat_interleave(q.shape[1] // k.shape[1], dim=1) for tensor in (k, v))
+    p = probabilities(q, k, *shape[6:])
+    bits = ((p @ v) * grad).sum(dim=-1).square() * (p @ k).square().sum(dim=-1) * 2.0**-32 / 3
+    both = bits.sum() + quanta.square().sum() * shape[5] * tiles / 12
+    return float(shape[5] ** -0.5 * both.sqrt() / expected.norm().clamp_min(1e-300))
 
 
 def not_finite(shape):

@@ -16,9 +16,9 @@ from typing import Any
 ROUNDER = 1.5  # C / U
 SMALLEST, LARGEST = 2.0**-100, 2.0**127  # of U: no quantum is subnormal; above, C is NaN
 LOST = 2.0**-62  # at most this much of a norm is lost where squares underflow
-STEPS = 4  # of a binade: what a row's norm and a head's extent are rounded up to
+STEPS = 2  # of a binade: what a row's norm and a head's extent are rounded up to
 MARKS = tuple(int((2.0 ** (step / STEPS) - 1.0) * 2**23) for step in range(STEPS))  # mantissas of a binade's steps, cut
-ROW_MASK = 511  # the bits of a row's δ that carry the steps of its norm
+ROW_MASK = 255  # the bits of a row's δ that carry the steps of its norm
 LEAST_EXTENT = 2.0**-126
 FINE_BITS = 11  # a tile in the shared sum has its largest element at 2^11 quanta or more, of 2^23
 
@@ -38,13 +38,13 @@ def row_limit(grad_norm: float, largest_value_norm: float, largest_key: float) -
 
 
 def steps(bits: Any) -> Any:
-    """⌈4·log2 x⌉ + 4·127 from the f32 bits of a normal x > 0, exactly: integers, or the kernel's own numbers."""
+    """⌈2·log2 x⌉ + 2·127 from the f32 bits of a normal x > 0, exactly: integers, or the kernel's own numbers."""
     mantissa = bits & 0x7FFFFF
     return STEPS * (bits >> 23) - sum((mark - mantissa) >> 31 for mark in MARKS)
 
 
 def row_steps(norm_bits: Any) -> Any:
-    """What δ of a row carries: the steps of ‖dO_i‖ + :data:`LOST` above those of :data:`LOST`. At most 504 below 2⁶⁴."""
+    """What δ of a row carries: the steps of ‖dO_i‖ + :data:`LOST` above those of :data:`LOST`. At most 252 below 2⁶⁴."""
     return steps(norm_bits) - STEPS * (127 - 62)
 
 

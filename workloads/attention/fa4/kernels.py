@@ -19,7 +19,7 @@ HEADROOM = 64.0  # the guess may be this much too low before a tile must be kept
 LOG2_E = tl.constexpr(1.4426950408889634)
 LOST_NORM = tl.constexpr(LOST)
 PER_BINADE = tl.constexpr(STEPS)
-SECOND, THIRD, FOURTH = (tl.constexpr(mark) for mark in MARKS[1:])
+HALF_WAY = tl.constexpr(MARKS[1])
 LEAST_STEPS = tl.constexpr(STEPS * (127 + round(math.log2(LOST))))
 CARRIED = tl.constexpr(ROW_MASK)
 SMALLEST_BITS = tl.constexpr((127 + round(math.log2(SMALLEST))) << 23)
@@ -43,14 +43,13 @@ def _row_steps(norm):
     """Of :func:`.bound.row_steps`."""
     bits = norm.to(tl.int32, bitcast=True)
     mantissa = bits & 0x7FFFFF
-    above = (mantissa > 0).to(tl.int32) + (mantissa > SECOND).to(tl.int32)
-    above += (mantissa > THIRD).to(tl.int32) + (mantissa > FOURTH).to(tl.int32)
+    above = (mantissa > 0).to(tl.int32) + (mantissa > HALF_WAY).to(tl.int32)
     return (bits >> 23) * PER_BINADE + above - LEAST_STEPS
 
 
 @triton.jit
 def _carrying(delta, steps):
-    """The number nearest to ``delta`` whose last nine bits are ``steps``: off by 2^-15 of it at most. NaN stays NaN."""
+    """The number nearest to ``delta`` whose last eight bits are ``steps``: off by 2^-16 of it at most. NaN stays NaN."""
     bits = delta.to(tl.int32, bitcast=True)
     size = bits & 0x7FFFFFFF
     near = tl.minimum(tl.maximum(size - steps + (CARRIED + 1) // 2, 0), 0x7F7FFFFF)
@@ -222,7 +221,7 @@ def prepare(
     """``(delta, lse2)`` [B, Hq, padded] f32, ``extents`` [B, Hkv, 2, CHUNKS] (f32 bits as int32), cleared sums of dQ.
 
     ``k``, ``v`` [B, Hkv, Sk, D], ``out``, ``grad`` [B, Hq, Sq, D] with contiguous rows, ``lse`` [B, Hq, Sq] f32 contiguous.
-    delta's last nine bits are the steps of ‖grad‖ of its row (:func:`.bound.row_steps`), extents the largest ‖V_j‖ and |K_jd| of each chunk, the sums [B, Hq, padded · D] f32.
+    delta's last eight bits are the steps of ‖grad‖ of its row (:func:`.bound.row_steps`), extents the largest ‖V_j‖ and |K_jd| of each chunk, the sums [B, Hq, padded · D] f32.
     """
     batch, heads, rows, dim = grad.shape
     kv_heads, kv_rows = k.shape[1:3]

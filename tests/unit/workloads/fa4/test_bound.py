@@ -57,16 +57,16 @@ def bits(value):
 
 
 @given(st.floats(2.0**-126, width=32, allow_nan=False, allow_infinity=False))
-def test_steps_are_quarters_of_a_binade_rounded_up(size):
-    found = bound.steps(bits(size)) - 4 * 127
+def test_steps_are_halves_of_a_binade_rounded_up(size):
+    found = bound.steps(bits(size)) - 2 * 127
 
-    assert 4 * math.log2(size) - 1e-6 <= found < 4 * math.log2(size) + 1 + 1e-6
+    assert 2 * math.log2(size) - 1e-6 <= found < 2 * math.log2(size) + 1 + 1e-6
 
 
 @pytest.mark.parametrize("exponent", [-126, -62, 0, 63, 127])
 def test_steps_of_a_power_of_two_are_not_rounded(exponent):
-    assert 4 * (exponent + 127) == bound.steps(bits(2.0**exponent))
-    assert 4 * (exponent + 127) + 1 == bound.steps(bits(2.0**exponent) + 1)
+    assert 2 * (exponent + 127) == bound.steps(bits(2.0**exponent))
+    assert 2 * (exponent + 127) + 1 == bound.steps(bits(2.0**exponent) + 1)
 
 
 def row_constant(grad, value, key):
@@ -95,9 +95,9 @@ def test_the_constant_of_a_row_reaches_its_bound_and_is_a_power_of_two(grad, val
 
 
 @given(NORMS, NORMS, KEYS)
-def test_the_constant_of_a_row_is_less_than_a_binade_and_a_quarter_above_its_bound(grad, value, key):
+def test_the_constant_of_a_row_is_less_than_a_binade_and_a_half_above_its_bound(grad, value, key):
     assume(bound.extent(value, key) < 2.0**127)
-    most = bound.row_limit(grad, value, key) * 2.0**1.25 * (1 + 1e-6)
+    most = bound.row_limit(grad, value, key) * 2.0**1.5 * (1 + 1e-6)
     u = row_constant(grad, value, key) / 1.5
 
     assert u <= max(most, bound.SMALLEST) or (math.isnan(u) and most > bound.LARGEST)
