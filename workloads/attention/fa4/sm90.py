@@ -4,9 +4,10 @@ The kernel adds with bulk reductions in arrival order: dQ from every kv tile, dK
 each contribution is rounded in registers, just before the kernel hands it on; nothing else of the kernel changes.
 
 dQ of a row is rounded to the row's quantum, ``(x + C) − C``; C is the row's norm times the head's extent, up to a power of two.
-The norm comes in the last bits of the row's δ, which the kernel reads anyway, the extent from :mod:`.kernels`. dK and dV of a tile are rounded to
-the tile's quantum if the tile's own largest element proves that a whole group of such tiles fits 24 bits, and is large enough
-for the quantum to be fine; else the tile is kept aside in float32, to be added later in the order of the heads.
+The norm comes in the last bits of the row's δ, which the kernel reads anyway, the extent from :mod:`.kernels`. dK and dV of a
+tile are rounded to the tile's quantum if the tile's own largest element proves that a whole group of such tiles fits 24 bits,
+and is large enough for the quantum to be fine; else the tile is kept aside in float32, to be added later in the order of the
+heads.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ EPILOGUE = _places(FlashAttentionBackwardSm90.epilogue_dKV)
 
 @cute.jit
 def row_constant(delta: Float32, head: Int32) -> Float32:
-    """C of a row of dQ from its δ, whose last bits carry the row's steps, and its head's: six integer instructions."""
+    """C of a row of dQ from its δ, whose last bits carry the row's steps, and its head's: five integer instructions."""
     row = Int32(bitcast(delta.ir_value(), T.i32())) & bound.ROW_MASK
     return Float32(bitcast(bound.constant_bits(row, head, cutlass.max, cutlass.min).ir_value(), T.f32()))
 
@@ -110,8 +111,8 @@ class ExactBackward(FlashAttentionBackwardSm90):  # type: ignore[misc,unused-ign
     """flash-attn-4's backward whose sums do not depend on their order.
 
     δ of a row carries the row's steps in its last bits (:func:`.bound.row_steps`). The auxiliary tensors carry what else the
-    rounding needs: the largest value and key of each chunk of kv rows [B, Hkv, 2, CHUNKS] (f32 bits); with grouped heads C of every kv tile [B, Hkv, 2·tiles] (dK, dV), room for
-    tiles kept aside [B, Hq, S·D] twice and their flags [B, Hq, 2·tiles].
+    rounding needs: the largest value and key of each chunk of kv rows [B, Hkv, 2, CHUNKS] (f32 bits); with grouped heads C of
+    every kv tile [B, Hkv, 2·tiles] (dK, dV), room for tiles kept aside [B, Hq, S·D] twice and their flags [B, Hq, 2·tiles].
     """
 
     def __init__(self, *args: Any, **options: Any) -> None:
