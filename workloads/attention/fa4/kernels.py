@@ -221,8 +221,8 @@ def prepare(
     """``(delta, lse2)`` [B, Hq, padded] f32, ``extents`` [B, Hkv, 2, CHUNKS] (f32 bits as int32), cleared sums of dQ.
 
     ``k``, ``v`` [B, Hkv, Sk, D], ``out``, ``grad`` [B, Hq, Sq, D] with contiguous rows, ``lse`` [B, Hq, Sq] f32 contiguous.
-    delta's last eight bits are the steps of its row's ‖grad‖ (:func:`.bound.row_steps`), extents the largest ‖V_j‖ and |K_jd| of
-    each chunk, the sums [B, Hq, padded · D] f32.
+    delta's last eight bits are the steps of its row's ‖grad‖ (:func:`.bound.row_steps`), extents the largest ‖V_j‖ and |K_jd|
+    of each chunk, the sums [B, Hq, padded · D] f32.
     """
     batch, heads, rows, dim = grad.shape
     kv_heads, kv_rows = k.shape[1:3]

@@ -41,7 +41,7 @@ EPILOGUE = _places(FlashAttentionBackwardSm90.epilogue_dKV)
 
 @cute.jit
 def row_constant(delta: Float32, head: Int32) -> Float32:
-    """C of a row of dQ from its δ, whose last bits carry the row's steps, and its head's: five integer instructions."""
+    """C of a row of dQ from its δ, whose last bits carry the row's steps, and its head's: four integer instructions."""
     row = Int32(bitcast(delta.ir_value(), T.i32())) & bound.ROW_MASK
     return Float32(bitcast(bound.constant_bits(row, head, cutlass.max, cutlass.min).ir_value(), T.f32()))
 
