@@ -5,7 +5,9 @@ Call only where :func:`.probe.unsupported` said "". No autograd, no wait for the
 
 from __future__ import annotations
 
-from functools import lru_cache
+import hashlib
+from functools import cache, lru_cache
+from pathlib import Path
 from typing import Any
 
 from . import probe
@@ -14,7 +16,7 @@ Tensors = tuple[Any, ...]
 Edges = tuple[int | None, int | None]  # of the window, as flash-attn-4 resolves them
 
 NAMES = ("fa4", "fa4_ordered", "fa4_exact")
-_compiled: dict[tuple[Any, ...], Any] = {}
+SOURCES = ("bound.py", "kernels.py", "sm90.py", "hooks.py")  # of ours, which decide on the hooked kernel's code
 
 
 def _by_rows(tensor: Any) -> Any:
@@ -138,12 +140,29 @@ def _exact(rows: list[Any], lse: Any, scale: float, mask: dict[str, Any]) -> tup
 
 def _kernel(inputs: Tensors, auxiliary: list[Any], scale: float, arguments: dict[str, Any], edges: Edges) -> Any:
     """The hooked kernel, compiled once per shape class: a single block of rows has a layout of its own."""
+    import torch
+
     q, k = inputs[:2]
     single = (q.shape[1] <= arguments["tile_m"], k.shape[1] <= arguments["tile_n"])
-    key = (str(q.dtype), q.device, single, edges[0] is None, *arguments.values())
-    if key not in _compiled:
-        _compiled[key] = _compile(inputs, auxiliary, scale, arguments, edges)
-    return _compiled[key]
+    card = torch.cuda.get_device_capability(q.device)
+    key = (str(q.dtype), card, single, edges[0] is None, *arguments.values())
+    compiled = _cache()
+    if key not in compiled:
+        compiled[key] = _compile(inputs, auxiliary, scale, arguments, edges)
+    return compiled[key]
+
+
+@cache
+def _cache() -> Any:
+    """Compiled kernels by key: flash-attn-4's own cache, on disk too where ``FLASH_ATTENTION_CUTE_DSL_CACHE_ENABLED`` is 1.
+
+    Its folder is named after flash-attn-4's sources and versions, and the name in it after ours: neither ever meets a kernel of
+    other sources.
+    """
+    from flash_attn.cute.cache_utils import get_jit_cache  # type: ignore[import-not-found,unused-ignore]
+
+    ours = hashlib.sha256(b"".join(Path(__file__).with_name(name).read_bytes() for name in SOURCES)).hexdigest()[:16]
+    return get_jit_cache(f"perfgate_exact_{ours}")
 
 
 def _compile(inputs: Tensors, auxiliary: list[Any], scale: float, arguments: dict[str, Any], edges: Edges) -> Any:

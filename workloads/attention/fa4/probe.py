@@ -37,11 +37,12 @@ SOURCES = {
         "_flash_attn_bwd",
     ),
     "flash_attn/cute/utils.py": ("AuxData",),
+    "flash_attn/cute/cache_utils.py": ("get_jit_cache",),
     "flash_attn/cute/tile_scheduler.py": ("SingleTileScheduler.create", "SingleTileScheduler.get_current_work"),
     "quack/layout_utils.py": ("mma_partition_C_vec", "reshape_acc_to_mn", "convert_layout_acc_mn"),
     "quack/sm90_utils.py": ("gemm_zero_init", "gemm_w_idx"),
 }
-DIGEST = "fdb6115d202efb69"
+DIGEST = "1c0dd0d19f9ee43a"
 
 
 def unsupported(

@@ -116,3 +116,18 @@ def test_sums_laid_out_otherwise_than_they_are_read_are_refused(calls):
 
     with pytest.raises(ValueError, match="sums are read where warp groups hold 64 rows"):
         hooks()._plan(128, 1, True, None, None)
+
+
+def test_the_compiled_kernels_name_follows_our_sources(monkeypatch, tmp_path):
+    """A changed hook never meets a kernel that an older one left on disk."""
+    names, own = [], hooks()
+    utils = ModuleType("flash_attn.cute.cache_utils")
+    utils.get_jit_cache = names.append
+    monkeypatch.setitem(sys.modules, "flash_attn.cute.cache_utils", utils)
+    for content in ("a", "b", "a"):
+        for name in own.SOURCES:
+            (tmp_path / name).write_text(content if name == "sm90.py" else "")
+        monkeypatch.setattr(own, "__file__", str(tmp_path / "hooks.py"))
+        own._cache.__wrapped__()
+
+    assert names[0] == names[2] != names[1]
