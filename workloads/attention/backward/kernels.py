@@ -120,17 +120,16 @@ def _prepare(
 
 @triton.jit
 def _add(
-    total, part, inverse, row, query, q_padded, anchor,
+    total, part, inverse, row, query, q_padded,
     D: tl.constexpr, M: tl.constexpr, RULE: tl.constexpr, BULK: tl.constexpr,
 ):  # fmt: skip
     """Adds a contribution [D, M] to dQ's sum of the queries of ``row`` from ``query`` on.
 
     If exact, what is added is ANCHOR_BITS more than the number of quanta, rounded to nearest: one fused multiply-add
-    leaves it in the bits of an f32, while a conversion would queue for the unit that exp2 needs. ``anchor`` is ANCHOR;
-    with 0 for it and zeros for ``part`` the bits are 0 and the sum stays as it is.
+    leaves it in the bits of an f32, while a conversion would queue for the unit that exp2 needs.
     """
     if RULE == 2:
-        part = (part * inverse.load([row, query]).reshape(M)[None, :] + anchor).to(tl.int32, bitcast=True)
+        part = (part * inverse.load([row, query]).reshape(M)[None, :] + ANCHOR).to(tl.int32, bitcast=True)
     cell = (row * (q_padded // M) + query // M) * D
     if BULK:
         total.atomic_add([cell, 0], part)
@@ -165,9 +164,8 @@ def _key_blocks(
     value_tile = v.load([b, kv_head, first_key, 0]).reshape(N, D)
     key_gradient = tl.zeros((N, D), dtype=tl.float32)
     value_gradient = tl.zeros((N, D), dtype=tl.float32)
-    # before the first step: nothing, added to what that step adds to
-    part, anchor = tl.zeros((D, M), dtype=tl.float32), 0.0
-    last_row, last_query = b * heads + kv_head * GROUP, tl.minimum(first * M, q_padded - M)
+    part = tl.zeros((D, M), dtype=tl.float32)
+    last_row, last_query = b * heads + kv_head * GROUP, 0  # of the step before; the first has none
     # no invariants out of the loop: each would hold a register that the accumulators need, and wgmma would wait for spills
     for step in tl.range(0, count * GROUP, num_stages=STAGES, disable_licm=True):
         if GROUP == 1:
@@ -196,15 +194,17 @@ def _key_blocks(
         if not LATE:
             value_gradient = tl.dot(weights.to(gradient_tile.dtype), gradient_tile, value_gradient)
         key_gradient = tl.dot(slopes, query_tile, key_gradient)
-        if LATE:  # the part of the step before is added while dK's product runs
-            _add(total, part, inverse, last_row, last_query, q_padded, anchor, D, M, RULE, BULK)
+        if LATE:  # the part of the step before is added while dK's product runs  # noqa: SIM102 - known at compile time
+            if step > 0:
+                _add(total, part, inverse, last_row, last_query, q_padded, D, M, RULE, BULK)
         if RULE > 0:
             part = tl.dot(key_tile.T, slopes)
-            last_row, last_query, anchor = row, query, ANCHOR
+            last_row, last_query = row, query
             if not LATE:
-                _add(total, part, inverse, row, query, q_padded, ANCHOR, D, M, RULE, BULK)
-    if LATE:
-        _add(total, part, inverse, last_row, last_query, q_padded, anchor, D, M, RULE, BULK)
+                _add(total, part, inverse, row, query, q_padded, D, M, RULE, BULK)
+    if LATE:  # noqa: SIM102 - known at compile time
+        if count > 0:
+            _add(total, part, inverse, last_row, last_query, q_padded, D, M, RULE, BULK)
     dk.store([b, kv_head, first_key, 0], (key_gradient * scale).to(dk.dtype).reshape(1, 1, N, D))
     dv.store([b, kv_head, first_key, 0], value_gradient.to(dv.dtype).reshape(1, 1, N, D))
 
