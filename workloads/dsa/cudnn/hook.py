@@ -45,10 +45,23 @@ def instructions() -> Any:
         )  # fmt: skip
 
     @dsl_user_op
-    def larger(top: Any, value: Any, *, loc: Any = None, ip: Any = None) -> Any:
-        """max(top, |value|); a NaN is left out."""
-        operands = [Float32(top).ir_value(loc=loc, ip=ip), Float32(value).ir_value(loc=loc, ip=ip)]
-        code = "{ .reg .f32 a; abs.f32 a, $2; max.f32 $0, $1, a; }"
+    def larger(top: Any, x: Any, y: Any, *, loc: Any = None, ip: Any = None) -> Any:
+        """max(top, |x| + |y|), which bounds both; a NaN stays.
+
+        The rounded sum is never below either. As bit patterns of what is not negative compare, two maxima are one instruction.
+        """
+        operands = [Float32(one).ir_value(loc=loc, ip=ip) for one in (top, x, y)]
+        code = (
+            "{ .reg .f32 a, b; .reg .b32 i, j; abs.f32 a, $2; abs.f32 b, $3; add.rn.f32 a, a, b; "
+            "mov.b32 i, a; mov.b32 j, $1; max.s32 i, i, j; mov.b32 $0, i; }"
+        )
+        return Float32(emit(T.f32(), operands, code, "=f,f,f,f", False, loc, ip))
+
+    @dsl_user_op
+    def largest_of(one: Any, other: Any, *, loc: Any = None, ip: Any = None) -> Any:
+        """The larger of two that are not negative; a NaN is larger than all."""
+        operands = [Float32(one).ir_value(loc=loc, ip=ip), Float32(other).ir_value(loc=loc, ip=ip)]
+        code = "{ .reg .b32 x, y; mov.b32 x, $1; mov.b32 y, $2; max.s32 x, x, y; mov.b32 $0, x; }"
         return Float32(emit(T.f32(), operands, code, "=f,f,f", False, loc, ip))
 
     @dsl_user_op
@@ -98,7 +111,10 @@ def instructions() -> Any:
         operands = [address.toint().ir_value(loc=loc, ip=ip)]
         emit(None, operands, "fence.acq_rel.gpu; red.release.gpu.global.add.s32 [$0], 1;", "l", True, loc, ip)
 
-    return SimpleNamespace(larger=larger, tied=tied, certify=certify, constant_of=constant_of, wait_for=wait_for, leave=leave)
+    return SimpleNamespace(
+        larger=larger, largest_of=largest_of, tied=tied, certify=certify, constant_of=constant_of,
+        wait_for=wait_for, leave=leave,
+    )  # fmt: skip
 
 
 class KnownRows:
@@ -155,20 +171,21 @@ def exact() -> Any:
             for r in cutlass.range_constexpr(ROWS):
                 c = self.kept[r][0]
                 top = self.kept[r][1]
-                for column in cutlass.range_constexpr(COLUMNS):
-                    x = values[r, column]
-                    top = ptx.larger(top, x)
-                    if const_expr(column % TIED == TIED - 1):
-                        c = ptx.tied(c, top)
+                for column in cutlass.range_constexpr(0, COLUMNS, 2):
+                    x, y = values[r, column], values[r, column + 1]
+                    top = ptx.larger(top, x, y)
                     values[r, column] = (x + c) - c
+                    if const_expr((column + 2) % TIED == 0):
+                        c = ptx.tied(c, top)
+                    values[r, column + 1] = (y + c) - c
                 self.kept[r] = [c, top]
             known = KnownRows(self.pairs[0] + self.pairs[1])
             base.scatter_dkv_atomic(self, acc, chunk_idx, known, memory, n_block, length, keys, thr_mma, tidx)
             if const_expr(chunk_idx == self.N_hdim_chunks - 1):
                 for r in cutlass.range_constexpr(ROWS):
                     top = self.kept[r][1]
-                    top = cute.arch.fmax(top, cute.arch.shuffle_sync_bfly(top, offset=1))
-                    top = cute.arch.fmax(top, cute.arch.shuffle_sync_bfly(top, offset=2))
+                    top = ptx.largest_of(top, cute.arch.shuffle_sync_bfly(top, offset=1))
+                    top = ptx.largest_of(top, cute.arch.shuffle_sync_bfly(top, offset=2))
                     own = self.pairs[r][1] if odd == 1 else self.pairs[r][0]
                     mine = own >= 0 and tidx % 4 == r
                     ptx.certify(top, self.kept[r][0], units + own * 2, mine)

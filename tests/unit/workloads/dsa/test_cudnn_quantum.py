@@ -66,6 +66,14 @@ def test_a_contribution_is_never_counted_below_its_rounded_size(value, exponent)
         assert counted > quantum.MOST_UNITS
 
 
+@given(f32s, f32s)
+def test_the_rounded_sum_of_two_magnitudes_bounds_both(one, other):
+    total = quantum.f32(abs(one) + abs(other))
+
+    assert total >= abs(one)
+    assert total >= abs(other)
+
+
 @given(
     st.integers(0, 2**14), st.integers(1, 16), st.floats(min_value=2.0**-100, max_value=2.0**100, width=32), st.integers(1, 4)
 )
