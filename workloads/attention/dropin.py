@@ -14,7 +14,7 @@ from .differentiable import attention
 from .fa4 import probe
 
 log = logging.getLogger(__name__)
-ORDER = ("two_pass",)  # fastest first; fa4_exact leads once its present form has run on a card (fa4/README.md)
+ORDER = ("fa4_exact", "two_pass")  # fastest first
 NAMED = ("two_pass", "triton_exact", "fa4_exact")  # what a caller may name
 
 

@@ -30,8 +30,8 @@ def test_the_package_offers_it_by_name():
         discover.module("attention").spda  # noqa: B018
 
 
-def test_only_what_ran_on_a_card_as_it_stands_is_taken_unasked():
-    assert discover.module("attention.dropin").ORDER == ("two_pass",)
+def test_the_fastest_is_asked_first_and_needs_no_packages_last():
+    assert discover.module("attention.dropin").ORDER == ("fa4_exact", "two_pass")
 
 
 def test_the_fastest_that_runs_is_taken_and_said_once_per_shape(dropin, caplog):
