@@ -34,7 +34,8 @@ from perfgate import discover
 SHAPES = [[2, 16, 16, 4096, 128, "causal"], [2, 16, 4, 4096, 128, "causal"], [2, 16, 16, 4096, 128, "full"]]
 NAMES = {"fa4": "atomic", "fa4_exact": "exact", "fa4_ordered": "ordered"}
 PARTS = {  # of a kernel's name: what it does
-    "_guess": "guess", "_prepare": "before", "preprocess": "before", "postprocess": "after", "_convert": "after",
+    "_guess": "guess", "_prepare": "before", "_finish": "before",
+    "preprocess": "before", "postprocess": "after", "_convert": "after",
     "ExactBackward": "main", "flash_bwd_sm90": "main", "flash_fwd": "forward",
 }  # fmt: skip
 probe = discover.module("attention.fa4.probe")

@@ -92,9 +92,8 @@ def constants_of(tensors):
     group = grad.shape[1] // k.shape[1]
     value, key = v.float().norm(dim=-1).amax(dim=-1), k.float().abs().amax(dim=(-1, -2))
     extents = bound.extent(value, key, lambda least, found: found.clamp_min(least)).repeat_interleave(group, dim=1)
-    row = bound.row_steps((grad.float().norm(dim=-1) + bound.LOST).view(torch.int32))
-    head = bound.head_steps(extents.view(torch.int32))[..., None]
-    return bound.constant_bits(row, head, torch.Tensor.clamp_min, torch.Tensor.clamp_max).view(torch.float32).double()
+    limits = (grad.float().norm(dim=-1) + bound.LOST) * extents[..., None]
+    return bound.constant_bits(bound.exponent(limits.view(torch.int32))).view(torch.float32).double()
 
 
 def rounding(tensors, shape, expected):

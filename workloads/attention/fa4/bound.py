@@ -16,9 +16,7 @@ from typing import Any
 ROUNDER = 1.5  # C / U
 SMALLEST, LARGEST = 2.0**-100, 2.0**127  # of U: no quantum is subnormal; above, C is NaN
 LOST = 2.0**-62  # at most this much of a norm is lost where squares underflow
-STEPS = 2  # of a binade: what a row's norm and a head's extent are rounded up to
-MARKS = tuple(int((2.0 ** (step / STEPS) - 1.0) * 2**23) for step in range(STEPS))  # mantissas of a binade's steps, cut
-ROW_MASK = 255  # the bits of a row's δ that carry the steps of its norm
+ROW_MASK = 255  # the bits of a row's δ that carry the exponent of its U
 LEAST_EXTENT = 2.0**-126
 FINE_BITS = 11  # a tile in the shared sum has its largest element at 2^11 quanta or more, of 2^23
 
@@ -37,33 +35,18 @@ def row_limit(grad_norm: float, largest_value_norm: float, largest_key: float) -
     return (grad_norm + LOST) * float(extent(largest_value_norm, largest_key))
 
 
-def steps(bits: Any) -> Any:
-    """⌈2·log2 x⌉ + 2·127 from the f32 bits of a normal x > 0, exactly: integers, or the kernel's own numbers."""
-    mantissa = bits & 0x7FFFFF
-    return STEPS * (bits >> 23) - sum((mark - mantissa) >> 31 for mark in MARKS)
+def exponent(limit_bits: Any) -> Any:
+    """What δ of a row carries, from the f32 bits of its :func:`row_limit`: the exponent of U, as f32 holds it, cut to 2⁻¹⁰⁰.
 
-
-def row_steps(norm_bits: Any) -> Any:
-    """What δ of a row carries: the steps of ‖dO_i‖ + :data:`LOST` above those of :data:`LOST`. At most 252 below 2⁶⁴."""
-    return steps(norm_bits) - STEPS * (127 - 62)
-
-
-def head_steps(extent_bits: Any) -> Any:
-    """What a row's steps are added to: its head's extent, and what makes a whole exponent of the sum, rounded up.
-
-    An extent of Inf gives so much that no row is left with a bound.
+    Above 2¹²⁷, and for Inf, that of Inf. Integers, or tensors of them.
     """
-    return steps(extent_bits) - STEPS * 62 + STEPS - 1 - (((0x7F7FFFFF - extent_bits) >> 31) << 10)
+    power = (limit_bits + 0x7FFFFF) >> 23
+    return power + (27 - power) * (power < 27)
 
 
-def constant_bits(row: Any, head: Any, larger: Callable[..., Any] = max, smaller: Callable[..., Any] = min) -> Any:
-    """C as f32 bits from the steps of its row and its head: integers, or the kernel's own numbers.
-
-    The steps' sum above their count in a binade is the exponent of U; 1.5 times U is one bit more. A bound above 2¹²⁷ ends in
-    the exponent of Inf, and with that bit in NaN.
-    """
-    total = smaller(larger(row + head, STEPS * (127 - 100)), STEPS * 256 - 1)
-    return ((total << (23 - STEPS.bit_length() + 1)) & 0x7F800000) | 0x400000
+def constant_bits(exponent: Any) -> Any:
+    """C as f32 bits from the exponent of U: 1.5 times U is one bit more. Of Inf's exponent that makes NaN."""
+    return (exponent << 23) + 0x400000
 
 
 def constant(limit: float) -> float:

@@ -117,16 +117,16 @@ def _exact(rows: list[Any], lse: Any, scale: float, mask: dict[str, Any]) -> tup
     config, arguments, edges = _plan(dim, group, mask["causal"], mask["window_size_left"], mask["window_size_right"])
     padded = -(-q_rows // config.m_block_size) * config.m_block_size
     by_head = [tensor.transpose(1, 2) for tensor in (q, k, v, out, grad)]
-    delta, lse2, extents, dq_sum = kernels.prepare(by_head[1], by_head[2], by_head[3], lse, by_head[4], padded)
+    delta, lse2, dq_sum = kernels.prepare(by_head[1], by_head[2], by_head[3], lse, by_head[4], padded)
     dq, dk, dv = (torch.empty_like(tensor) for tensor in (q, k, v))
-    auxiliary, dk_sum, dv_sum = [extents], dk, dv
+    auxiliary, dk_sum, dv_sum = None, dk, dv
     if group > 1:
         window = None if mask["window_size_left"] is None else mask["window_size_left"] + 1
         tiles, dk_sum, dv_sum = kernels.guess_tiles(by_head[0], by_head[2], by_head[4], mask["causal"], window)
         shape = (batch, heads, dk_sum.shape[2])
         aside = [torch.empty(shape, dtype=torch.float32, device=q.device) for _ in range(2)]
         flags = torch.empty((batch, heads, tiles.shape[2]), dtype=torch.int32, device=q.device)
-        auxiliary += [tiles, *aside, flags]
+        auxiliary = [tiles, *aside, flags]
     inputs = (q, k, v, grad, lse2, delta, dq_sum, dk_sum, dv_sum)
     kernel = _kernel(inputs, auxiliary, scale, arguments, edges)
     kernel(*inputs, scale, None, None, None, None, *edges, None, None, None, AuxData(auxiliary, None), None, None)
@@ -138,7 +138,7 @@ def _exact(rows: list[Any], lse: Any, scale: float, mask: dict[str, Any]) -> tup
     return dq, dk, dv
 
 
-def _kernel(inputs: Tensors, auxiliary: list[Any], scale: float, arguments: dict[str, Any], edges: Edges) -> Any:
+def _kernel(inputs: Tensors, auxiliary: list[Any] | None, scale: float, arguments: dict[str, Any], edges: Edges) -> Any:
     """The hooked kernel, compiled once per shape class: a single block of rows has a layout of its own."""
     import torch
 
@@ -165,7 +165,7 @@ def _cache() -> Any:
     return get_jit_cache(f"perfgate_exact_{ours}")
 
 
-def _compile(inputs: Tensors, auxiliary: list[Any], scale: float, arguments: dict[str, Any], edges: Edges) -> Any:
+def _compile(inputs: Tensors, auxiliary: list[Any] | None, scale: float, arguments: dict[str, Any], edges: Edges) -> Any:
     import cutlass.cute as cute  # type: ignore[import-not-found,unused-ignore]
     from flash_attn.cute import interface
     from flash_attn.cute.utils import AuxData
@@ -173,7 +173,7 @@ def _compile(inputs: Tensors, auxiliary: list[Any], scale: float, arguments: dic
     from . import sm90
 
     tensors = [interface.to_cute_tensor(tensor) for tensor in inputs]
-    extra = AuxData([interface.to_cute_tensor(tensor) for tensor in auxiliary], None)
+    extra = AuxData(auxiliary and [interface.to_cute_tensor(tensor) for tensor in auxiliary], None)
     stream = cute.runtime.make_fake_stream(use_tvm_ffi_env_stream=True)
     kernel = sm90.ExactBackward(interface.torch2cute_dtype_map[inputs[0].dtype], **arguments)
     return cute.compile(

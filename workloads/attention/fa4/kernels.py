@@ -1,4 +1,4 @@
-"""Triton kernels around flash-attn-4's backward: what it reads (delta, LSE, extents), what makes gradients of its sums."""
+"""Triton kernels around flash-attn-4's backward: what it reads (delta, LSE), what makes gradients of its sums."""
 
 from __future__ import annotations
 
@@ -8,19 +8,18 @@ import torch
 import triton
 import triton.language as tl
 
-from .bound import LOST, MARKS, ROW_MASK, SMALLEST, STEPS
+from .bound import LEAST_EXTENT, LOST, ROW_MASK, SMALLEST
 
 CHUNKS = 64  # of the kv rows of one head: each gives one largest key and one largest value
 ROWS, WARPS = 32, 4  # of a program: rows at a time
+FINISH_ROWS = 512  # of a program that completes delta
 SAMPLES = 32  # rows that the first guess at dK and dV looks at
 TILE = 128  # kv rows of one tile of the backward kernel
 BLOCK = 64  # rows whose sums one warp group holds
 HEADROOM = 64.0  # the guess may be this much too low before a tile must be kept aside
 LOG2_E = tl.constexpr(1.4426950408889634)
 LOST_NORM = tl.constexpr(LOST)
-PER_BINADE = tl.constexpr(STEPS)
-HALF_WAY = tl.constexpr(MARKS[1])
-LEAST_STEPS = tl.constexpr(STEPS * (127 + round(math.log2(LOST))))
+LEAST = tl.constexpr(LEAST_EXTENT)
 CARRIED = tl.constexpr(ROW_MASK)
 SMALLEST_BITS = tl.constexpr((127 + round(math.log2(SMALLEST))) << 23)
 LARGEST_U = tl.constexpr(2.0**126)  # of a kv tile, whose elements may be as large as U / 2: U / 2 + C is finite
@@ -39,21 +38,28 @@ def _finite(value):
 
 
 @triton.jit
-def _row_steps(norm):
-    """Of :func:`.bound.row_steps`."""
-    bits = norm.to(tl.int32, bitcast=True)
-    mantissa = bits & 0x7FFFFF
-    above = (mantissa > 0).to(tl.int32) + (mantissa > HALF_WAY).to(tl.int32)
-    return (bits >> 23) * PER_BINADE + above - LEAST_STEPS
+def _extent(extents, CHUNKS: tl.constexpr):
+    """Of :func:`.bound.extent`: one head's from those of its chunks."""
+    chunk = tl.arange(0, CHUNKS)
+    value = tl.max(tl.load(extents + chunk), axis=0).to(tl.float32, bitcast=True)
+    key = tl.max(tl.load(extents + CHUNKS + chunk), axis=0).to(tl.float32, bitcast=True)
+    return tl.maximum((value + LOST_NORM) * key * 2.0, LEAST)
 
 
 @triton.jit
-def _carrying(delta, steps):
-    """The number nearest to ``delta`` whose last eight bits are ``steps``: off by 2^-16 of it at most. NaN stays NaN."""
+def _exponent(limit):
+    """Of :func:`.bound.exponent`."""
+    power = tl.maximum((limit.to(tl.int32, bitcast=True) + 0x7FFFFF) >> 23, SMALLEST_BITS >> 23)
+    return tl.where(limit < float("inf"), power, 255)
+
+
+@triton.jit
+def _carrying(delta, carried):
+    """The number nearest to ``delta`` whose last eight bits are ``carried``: off by 2^-16 of it at most. NaN stays NaN."""
     bits = delta.to(tl.int32, bitcast=True)
     size = bits & 0x7FFFFFFF
-    near = tl.minimum(tl.maximum(size - steps + (CARRIED + 1) // 2, 0), 0x7F7FFFFF)
-    return ((bits & -0x80000000) | (tl.where(size > 0x7F7FFFFF, size, near) & ~CARRIED) | steps).to(tl.float32, bitcast=True)
+    near = tl.minimum(tl.maximum(size - carried + (CARRIED + 1) // 2, 0), 0x7F7FFFFF)
+    return ((bits & -0x80000000) | (tl.where(size > 0x7F7FFFFF, size, near) & ~CARRIED) | carried).to(tl.float32, bitcast=True)
 
 
 @triton.jit
@@ -88,36 +94,31 @@ def _survey_chunk(k, v, extents, rows, chunk, k_row, v_row, CHUNKS: tl.constexpr
 
 @triton.jit
 def _prepare_rows(
-    out, grad, lse, delta, lse2, dq, rows, padded, block, o_row, g_row, ROWS: tl.constexpr, D: tl.constexpr
+    out, grad, lse, delta, norms, lse2, dq, rows, padded, block, o_row, g_row, ROWS: tl.constexpr, D: tl.constexpr
 ):  # fmt: skip
-    """Of a block of a head's query rows: delta = Σ_d out·grad carrying the steps of ‖grad‖, LSE in base 2; clears dQ's sums.
-
-    Where the norm or delta is not finite, delta is NaN.
-    """
+    """Of a block of a head's query rows: delta = Σ_d out·grad, ‖grad‖, LSE in base 2; clears dQ's sums."""
     row = block * ROWS + tl.arange(0, ROWS)
     inside, kept = row < rows, row < padded
     place, column = row.to(tl.int64)[:, None], tl.arange(0, D)[None, :]
     o = tl.load(out + place * o_row + column, mask=inside[:, None], other=0.0).to(tl.float32)
     g = tl.load(grad + place * g_row + column, mask=inside[:, None], other=0.0).to(tl.float32)
     natural = tl.load(lse + row, mask=inside, other=float("inf"))
-    norm = tl.sqrt(tl.sum(g * g, axis=1)) + LOST_NORM
     tl.store(dq + place * D + column, tl.zeros((ROWS, D), dtype=tl.float32), mask=kept[:, None])
-    product = tl.sum(o * g, axis=1)
-    finite = (norm < float("inf")) & (tl.abs(product) < float("inf"))
-    steps = tl.where(finite, _row_steps(norm), 0)
-    tl.store(delta + row, _carrying(tl.where(finite, product, float("nan")), steps), mask=kept)
+    tl.store(delta + row, tl.sum(o * g, axis=1), mask=kept)
+    tl.store(norms + row, tl.sqrt(tl.sum(g * g, axis=1)), mask=kept)
     tl.store(lse2 + row, tl.where(natural == -float("inf"), 0.0, natural * LOG2_E), mask=kept)
 
 
 @triton.jit
 def _prepare(
-    k, v, out, grad, lse, extents, delta, lse2, dq, kv_rows, rows, padded, heads, group, shares,
+    k, v, out, grad, lse, extents, delta, norms, lse2, dq, kv_rows, rows, padded, heads, group, shares,
     k_batch, k_head, k_row, v_batch, v_head, v_row, o_batch, o_head, o_row, g_batch, g_head, g_row,
     CHUNKS: tl.constexpr, ROWS: tl.constexpr, D: tl.constexpr,
 ):  # fmt: skip
-    """All that the backward reads besides its inputs. The heads of a group share the survey of their keys and values.
+    """What the backward reads besides its inputs, in one pass; :func:`_finish` completes delta.
 
-    The last head goes first: what the forward used last is still in the cache, and what the backward uses first will be.
+    The heads of a group share the survey of their keys and values. The last head goes first: what the forward used
+    last is still in the cache, and what the backward uses first will be.
     """
     part, both = tl.program_id(0), (tl.num_programs(1) - 1 - tl.program_id(1)).to(tl.int64)
     batch, head = both // heads, both % heads
@@ -133,8 +134,22 @@ def _prepare(
         start = both * padded
         _prepare_rows(
             out + batch * o_batch + head * o_head, grad + batch * g_batch + head * g_head, lse + both * rows,
-            delta + start, lse2 + start, dq + start * D, rows, padded, part - shares, o_row, g_row, ROWS, D,
+            delta + start, norms + start, lse2 + start, dq + start * D, rows, padded, part - shares, o_row, g_row, ROWS, D,
         )  # fmt: skip
+
+
+@triton.jit
+def _finish(delta, norms, extents, padded, group, ROWS: tl.constexpr, CHUNKS: tl.constexpr):
+    """Delta carries the exponent of its row's U, from the row's norm and the head's extent. NaN where one is not finite."""
+    head = (tl.num_programs(1) - 1 - tl.program_id(1)).to(tl.int64)
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    product = tl.load(delta + head * padded + row, mask=row < padded, other=0.0)
+    norm = tl.load(norms + head * padded + row, mask=row < padded, other=0.0)
+    limit = (norm + LOST_NORM) * _extent(extents + (head // group) * 2 * CHUNKS, CHUNKS)
+    finite = (norm < float("inf")) & (tl.abs(product) < float("inf"))
+    tl.store(
+        delta + head * padded + row, _carrying(tl.where(finite, product, float("nan")), _exponent(limit)), mask=row < padded
+    )
 
 
 @triton.jit
@@ -217,24 +232,25 @@ def _strides(*tensors: torch.Tensor) -> list[int]:
 
 def prepare(
     k: torch.Tensor, v: torch.Tensor, out: torch.Tensor, lse: torch.Tensor, grad: torch.Tensor, padded: int
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """``(delta, lse2)`` [B, Hq, padded] f32, ``extents`` [B, Hkv, 2, CHUNKS] (f32 bits as int32), cleared sums of dQ.
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """``(delta, lse2)`` [B, Hq, padded] f32, cleared sums of dQ [B, Hq, padded · D] f32.
 
     ``k``, ``v`` [B, Hkv, Sk, D], ``out``, ``grad`` [B, Hq, Sq, D] with contiguous rows, ``lse`` [B, Hq, Sq] f32 contiguous.
-    delta's last eight bits are the steps of its row's ‖grad‖ (:func:`.bound.row_steps`), extents the largest ‖V_j‖ and |K_jd|
-    of each chunk, the sums [B, Hq, padded · D] f32.
+    delta's last eight bits are the exponent of its row's U (:func:`.bound.exponent`).
     """
     batch, heads, rows, dim = grad.shape
     kv_heads, kv_rows = k.shape[1:3]
+    group = heads // kv_heads
     extents = torch.empty((batch, kv_heads, 2, CHUNKS), dtype=torch.int32, device=k.device)
-    delta, lse2 = (torch.empty((batch, heads, padded), dtype=torch.float32, device=k.device) for _ in range(2))
+    delta, norms, lse2 = (torch.empty((batch, heads, padded), dtype=torch.float32, device=k.device) for _ in range(3))
     dq = torch.empty((batch, heads, padded * dim), dtype=torch.float32, device=k.device)
-    shares = triton.cdiv(CHUNKS, heads // kv_heads)
+    shares = triton.cdiv(CHUNKS, group)
     _prepare[(shares + triton.cdiv(padded, ROWS), batch * heads)](
-        k, v, out, grad, lse, extents, delta, lse2, dq, kv_rows, rows, padded, heads, heads // kv_heads, shares,
+        k, v, out, grad, lse, extents, delta, norms, lse2, dq, kv_rows, rows, padded, heads, group, shares,
         *_strides(k, v, out, grad), CHUNKS, ROWS, dim, num_warps=WARPS,
     )  # fmt: skip
-    return delta, lse2, extents, dq
+    _finish[(triton.cdiv(padded, FINISH_ROWS), batch * heads)](delta, norms, extents, padded, group, FINISH_ROWS, CHUNKS)
+    return delta, lse2, dq
 
 
 def guess_tiles(

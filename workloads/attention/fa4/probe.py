@@ -119,7 +119,7 @@ def workspace(rule: str, *, batch: int, heads: int, kv_heads: int, q_len: int, k
     if rule == "ordered":
         total += 4 * batch * (heads * rows // 64 + 4 * kv_heads * tiles * shared)
     if rule == "exact":
-        total += 4 * batch * 2 * 64 * kv_heads
+        total += 4 * batch * (2 * 64 * kv_heads + heads * rows)
         if shared:
             total += 4 * batch * (2 * heads * tiles * 128 * dim + 2 * tiles * (heads + kv_heads))
     return total

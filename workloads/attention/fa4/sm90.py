@@ -3,8 +3,8 @@
 The kernel adds with bulk reductions in arrival order: dQ from every kv tile, dK and dV from every query head of a group. Here
 each contribution is rounded in registers, just before the kernel hands it on; nothing else of the kernel changes.
 
-dQ of a row is rounded to the row's quantum, ``(x + C) − C``; C is the row's norm times the head's extent, up to a power of two.
-The norm comes in the last bits of the row's δ, which the kernel reads anyway, the extent from :mod:`.kernels`. dK and dV of a
+dQ of a row is rounded to the row's quantum, ``(x + C) − C``; C is the row's norm times the head's extent, up to a power of two,
+whose exponent comes in the last bits of the row's δ, which the kernel reads anyway (:mod:`.kernels`). dK and dV of a
 tile are rounded to the tile's quantum if the tile's own largest element proves that a whole group of such tiles fits 24 bits,
 and is large enough for the quantum to be fine; else the tile is kept aside in float32, to be added later in the order of the
 heads.
@@ -24,9 +24,9 @@ from flash_attn.cute.flash_bwd_sm90 import FlashAttentionBackwardSm90  # type: i
 from flash_attn.cute.named_barrier import NamedBarrierBwd  # type: ignore[import-not-found,unused-ignore]
 from quack import layout_utils  # type: ignore[import-not-found,unused-ignore]
 
-from . import bound, kernels
+from . import bound
 
-EXTENTS, TILES, ASIDE_K, ASIDE_V, FLAGS = range(5)  # places in the kernel's auxiliary tensors
+TILES, ASIDE_K, ASIDE_V, FLAGS = range(4)  # places in the kernel's auxiliary tensors
 
 
 def _places(method: Any) -> dict[str, int]:
@@ -40,25 +40,10 @@ EPILOGUE = _places(FlashAttentionBackwardSm90.epilogue_dKV)
 
 
 @cute.jit
-def row_constant(delta: Float32, head: Int32) -> Float32:
-    """C of a row of dQ from its δ, whose last bits carry the row's steps, and its head's: four integer instructions."""
-    row = Int32(bitcast(delta.ir_value(), T.i32())) & bound.ROW_MASK
-    return Float32(bitcast(bound.constant_bits(row, head, cutlass.max, cutlass.min).ir_value(), T.f32()))
-
-
-@cute.jit
-def steps_of_head(extents: cute.Tensor) -> Int32:
-    """Steps of one head from the extents of its chunks, [2, CHUNKS] f32 bits; every warp reduces them for itself."""
-    lane = cute.arch.lane_idx()
-    largest = []
-    for which in cutlass.range_constexpr(2):
-        top = Int32(0)
-        for chunk in cutlass.range_constexpr(0, kernels.CHUNKS, cute.arch.WARP_SIZE):
-            top = cutlass.max(top, extents[which, chunk + lane])
-        bits = cute.arch.warp_redux_sync(top, "max")
-        largest.append(Float32(bitcast(bits.ir_value(), T.f32())))
-    extent = bound.extent(largest[0], largest[1], cute.arch.fmax)
-    return bound.head_steps(Int32(bitcast(extent.ir_value(), T.i32())))
+def row_constant(delta: Float32) -> Float32:
+    """C of a row of dQ from its δ, whose last bits carry the exponent of U: one integer instruction."""
+    exponent = Int32(bitcast(delta.ir_value(), T.i32())) & bound.ROW_MASK
+    return Float32(bitcast(bound.constant_bits(exponent).ir_value(), T.f32()))
 
 
 @cute.jit
@@ -110,9 +95,9 @@ def settle(
 class ExactBackward(FlashAttentionBackwardSm90):  # type: ignore[misc,unused-ignore]
     """flash-attn-4's backward whose sums do not depend on their order.
 
-    δ of a row carries the row's steps in its last bits (:func:`.bound.row_steps`). The auxiliary tensors carry what else the
-    rounding needs: the largest value and key of each chunk of kv rows [B, Hkv, 2, CHUNKS] (f32 bits); with grouped heads C of
-    every kv tile [B, Hkv, 2·tiles] (dK, dV), room for tiles kept aside [B, Hq, S·D] twice and their flags [B, Hq, 2·tiles].
+    δ of a row carries the exponent of its U in its last bits (:func:`.bound.exponent`). With grouped heads the auxiliary
+    tensors carry C of every kv tile [B, Hkv, 2·tiles] (dK, dV), room for tiles kept aside [B, Hq, S·D] twice and their flags
+    [B, Hq, 2·tiles].
     """
 
     def __init__(self, *args: Any, **options: Any) -> None:
@@ -122,11 +107,6 @@ class ExactBackward(FlashAttentionBackwardSm90):  # type: ignore[misc,unused-ign
 
     def mma(self, *args: Any, **options: Any) -> None:
         self._tensors = args[MMA["aux_data"]].tensors
-        _, head, batch, _ = args[MMA["TileSchedulerCls"]]().initial_work_tile_info().tile_idx  # the only tile
-        if self.qhead_per_kvhead > 1:
-            head = head // args[MMA["qhead_per_kvhead_divmod"]]
-        cute.arch.griddepcontrol_wait()  # what comes before the kernel has written the extents
-        self._head = steps_of_head(self._tensors[EXTENTS][batch, head, None, None])
         thread = args[MMA["tiled_mma_dQ"]].get_slice(args[MMA["tidx"]])
         deltas = args[MMA["sdPsum"]]  # [rows of a block, stage], in shared memory
         self._deltas = layout_utils.mma_partition_C_vec(deltas, thread, expand_shape=self.tile_hdim, is_colvec=True)
@@ -134,17 +114,20 @@ class ExactBackward(FlashAttentionBackwardSm90):  # type: ignore[misc,unused-ign
 
     def mma_one_m_block(self, m_block: Any, *states: Any, **parts: Any) -> Any:
         """The same block of rows; dQ is rounded once it is complete, while dK's product runs."""
-        dv_product, dq_product, dk_product = parts["mma_pdo_fn"], parts["mma_dsk_fn"], parts["mma_dsq_fn"]
+        dp_product, dq_product, dk_product = parts["mma_dov_fn"], parts["mma_dsk_fn"], parts["mma_dsq_fn"]
         noted: dict[str, Any] = {}
+        state = states[0] if self.Q_stage == self.dO_stage else states[1]
+        stage = state.index if self.dO_stage > 1 else 0  # of this block's dO, and with it of its δ
 
-        def dv_and_stage(**how: Any) -> None:
-            dv_product(**how)  # runs on
-            noted["stage"] = how["B_idx"]  # whose dO that product reads: δ comes with it
+        def dp_then_deltas(**how: Any) -> Any:
+            product = dp_product(**how)  # runs on; dO is there
+            mine = self._deltas[None, stage]
+            noted["deltas"] = [mine[row] for row in range(cute.size(mine))]
+            return product
 
         def dq_then_constants(**how: Any) -> Any:
             noted["dq"] = dq_product(**how)  # runs on
-            mine = self._deltas[None, noted["stage"]]  # not released yet
-            noted["constants"] = [row_constant(mine[row], self._head) for row in range(cute.size(mine))]
+            noted["constants"] = [row_constant(delta) for delta in noted["deltas"]]
             return noted["dq"]
 
         def dk_then_round(**how: Any) -> None:
@@ -154,12 +137,13 @@ class ExactBackward(FlashAttentionBackwardSm90):  # type: ignore[misc,unused-ign
                 for column in range(cute.size(by_row, mode=[1])):
                     by_row[row, column] = (by_row[row, column] + constant) - constant
 
-        parts |= {"mma_pdo_fn": dv_and_stage, "mma_dsk_fn": dq_then_constants, "mma_dsq_fn": dk_then_round}
+        parts |= {"mma_dov_fn": dp_then_deltas, "mma_dsk_fn": dq_then_constants, "mma_dsq_fn": dk_then_round}
         return super().mma_one_m_block(m_block, *states, **parts)
 
     def epilogue_dKV(self, *args: Any) -> None:  # noqa: N802
         """One head's dK and dV before they are added into their group's."""
         if self.qhead_per_kvhead > 1:
+            cute.arch.griddepcontrol_wait()  # what comes before the kernel has written the tiles' C
             tidx, n_block, head, batch = (args[EPILOGUE[name]] for name in ("tidx", "n_block", "head_idx", "batch_idx"))
             kv_head = head // args[EPILOGUE["qhead_per_kvhead_divmod"]]
             accumulators = ((args[EPILOGUE["acc_dK"]], ASIDE_K), (args[EPILOGUE["acc_dV"]], ASIDE_V))

@@ -21,6 +21,7 @@ def few_programs(monkeypatch, device):
     if device == "cpu":
         monkeypatch.setattr(kernels(), "CHUNKS", 4)  # the interpreter runs programs one by one
         monkeypatch.setattr(kernels(), "ROWS", 64)
+        monkeypatch.setattr(kernels(), "FINISH_ROWS", 64)
 
 
 def problem(generator, device, *, batch=1, heads=4, group=2, rows=70, keys=257, dim=64):
@@ -37,31 +38,82 @@ def problem(generator, device, *, batch=1, heads=4, group=2, rows=70, keys=257, 
 def test_delta_and_lse_are_what_the_backward_reads(generator, device, heads, group):
     _q, k, v, out, lse, grad = problem(generator, device, batch=2, heads=heads, group=group)
     lse[0, 1, 3] = -math.inf
-    delta, lse2, _extents, sums = kernels().prepare(k, v, out, lse, grad, 128)
+    delta, lse2, sums = kernels().prepare(k, v, out, lse, grad, 128)
 
     torch.testing.assert_close((out.float() * grad.float()).sum(dim=-1), delta[..., :70], rtol=2**-16 + 1e-6, atol=1e-5)
     torch.testing.assert_close((lse * LOG2_E).nan_to_num(neginf=0.0), lse2[..., :70])
-    assert bool((delta[..., 70:] == 0).all())
+    assert bool((delta[..., 70:].abs() < 1e-40).all())  # 0 but for what it carries
     assert bool((lse2[..., 70:] == math.inf).all())
     assert (2, heads, 128 * 64) == sums.shape
     assert not sums.any()
 
 
 def carried(delta):
-    """The steps that each δ carries."""
+    """The exponent that each δ carries."""
     return delta.view(torch.int32) & bound().ROW_MASK
 
 
-def test_delta_carries_the_steps_of_its_rows_norm(generator, device):
-    _q, k, v, out, lse, grad = problem(generator, device)
+def exponents(k, v, norms):
+    """What δ of rows with these norms [B, Hq, Sq] may carry: exponents of limits just below and just above the row's."""
+    value, key = v.float().norm(dim=-1).amax(dim=-1), k.float().abs().amax(dim=(-1, -2))
+    extents = bound().extent(value, key, lambda least, found: found.clamp_min(least))
+    limits = (norms + bound().LOST) * extents.repeat_interleave(norms.shape[1] // k.shape[1], dim=1)[..., None]
+    return [bound().exponent((limits * off).view(torch.int32)) for off in (1 - 1e-6, 1 + 1e-6)]  # summed in another order
+
+
+@pytest.mark.parametrize(("heads", "group"), [(4, 1), (4, 2), (6, 3), (8, 8)])
+def test_delta_carries_the_exponent_of_its_rows_limit(generator, device, heads, group):
+    _q, k, v, out, lse, grad = problem(generator, device, batch=2, heads=heads, group=group)
     grad *= 2.0 ** torch.linspace(-40, 40, 70, device=device)[:, None]
+    k *= 2.0 ** torch.arange(heads // group, device=device)[:, None, None]
     grad[0, 0, 5] = 0
     got = carried(kernels().prepare(k, v, out, lse, grad, 128)[0])
-    norms = torch.nn.functional.pad(grad.float().norm(dim=-1) + bound().LOST, (0, 58), value=bound().LOST)
-    close = [bound().row_steps((norms * off).view(torch.int32)) for off in (1 - 1e-6, 1 + 1e-6)]  # summed in another order
+    below, above = exponents(k, v, torch.nn.functional.pad(grad.float().norm(dim=-1), (0, 58)))
 
-    assert bool(((got == close[0]) | (got == close[1])).all())
-    assert {0} == set(got[..., 70:].flatten().tolist())
+    assert bool(((got == below) | (got == above)).all())
+    assert len(set(got.flatten().tolist())) > 70
+
+
+@pytest.mark.parametrize("keys", [1, 3, 31])
+def test_chunks_without_rows_do_not_count(generator, device, keys):
+    _q, k, v, out, lse, grad = problem(generator, device, keys=keys)
+    got = carried(kernels().prepare(k, v, out, lse, grad, 128)[0])[..., :70]
+    below, above = exponents(k, v, grad.float().norm(dim=-1))
+
+    assert bool(((got == below) | (got == above)).all())
+
+
+@pytest.mark.parametrize("place", [0, 100, 256])
+@pytest.mark.parametrize("which", [1, 2], ids=["key", "value"])
+def test_one_large_key_or_value_raises_the_exponents_of_its_head_alone(generator, device, place, which):
+    one = problem(generator, device)
+    before = carried(kernels().prepare(*one[1:], 128)[0])[..., :70]
+    one[which][0, 1, place, 3] = 2.0**20
+    after = carried(kernels().prepare(*one[1:], 128)[0])[..., :70]
+
+    assert torch.equal(before[:, :2], after[:, :2])
+    assert bool((after[:, 2:] > before[:, 2:] + 10).all())
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_keys_and_values_that_are_not_finite_are_left_out_of_the_exponents(generator, device, bad):
+    one = problem(generator, device)
+    one[1][0, 0, 11, 3] = 0
+    one[2][0, 0, 12, 3] = 0
+    expected = kernels().prepare(*one[1:], 128)[0]
+    one[1][0, 0, 11, 3] = bad
+    one[2][0, 0, 12, 3] = bad
+
+    assert torch.equal(expected, kernels().prepare(*one[1:], 128)[0])
+
+
+def test_rows_whose_constant_would_overflow_carry_the_exponent_of_inf(generator, device):
+    _q, k, v, out, lse, grad = problem(generator, device)
+    k[0, 0, 3, 3] = 2.0**124
+    got = carried(kernels().prepare(k, v, out, lse, grad, 128)[0])[..., :70]
+
+    assert {255} == set(got[:, :2].flatten().tolist())
+    assert bool((got[:, 2:] < 255).all())
 
 
 @pytest.mark.parametrize("size", [0.0, 1e-36, 1e-3, 1.0, 1e19])
@@ -87,42 +139,6 @@ def test_a_row_of_the_gradient_that_has_no_norm_has_no_delta_the_others_do(gener
 
     assert torch.equal(expected, got.isnan())
     assert bool(got[~expected].isfinite().all())
-
-
-def extents_of(problem):
-    _q, k, v, out, lse, grad = problem
-    return kernels().prepare(k, v, out, lse, grad, 128)[2].view(torch.float32)
-
-
-@pytest.mark.parametrize(("heads", "group"), [(4, 1), (4, 2), (6, 3), (8, 8)])
-def test_the_extents_of_a_head_are_its_largest_key_and_value(generator, device, heads, group):
-    one = problem(generator, device, batch=2, heads=heads, group=group)
-    got = extents_of(one)
-
-    assert (2, heads // group, 2, kernels().CHUNKS) == got.shape
-    torch.testing.assert_close(one[2].float().norm(dim=-1).amax(dim=-1), got[:, :, 0].amax(dim=-1))
-    assert torch.equal(one[1].float().abs().amax(dim=(-1, -2)), got[:, :, 1].amax(dim=-1))
-
-
-@pytest.mark.parametrize("keys", [1, 3, 31])
-def test_chunks_without_rows_have_no_extent(generator, device, keys):
-    one = problem(generator, device, keys=keys)
-    got = extents_of(one)
-
-    assert torch.equal(one[1].float().abs().amax(dim=(-1, -2)), got[:, :, 1].amax(dim=-1))
-    assert bool((got >= 0).all())
-
-
-@pytest.mark.parametrize("bad", [math.nan, math.inf])
-def test_keys_and_values_that_are_not_finite_are_left_out_of_the_extents(generator, device, bad):
-    one = problem(generator, device)
-    one[1][0, 0, 11, 3] = 0
-    one[2][0, 0, 12, 3] = 0
-    expected = extents_of(one)
-    one[1][0, 0, 11, 3] = bad
-    one[2][0, 0, 12, 3] = bad
-
-    assert torch.equal(expected, extents_of(one))
 
 
 @pytest.mark.parametrize(("causal", "window"), [(False, None), (True, None), (True, 100)])
