@@ -178,6 +178,14 @@ def test_workspace_counts_sums_rows_and_room_aside(probe):
     assert sums + 2 * rows + 2 * 16 * 2 * 64 * 4 + rows == probe.workspace("exact", **shape)
 
 
+@pytest.mark.parametrize(("dim", "rows"), [(128, 192), (64, 256)])
+def test_workspace_pads_rows_to_the_tile_of_queries(probe, dim, rows):
+    """Measured on an H200: 129 rows of 4 × 16 heads at dimension 128 take 6.09 MiB."""
+    shape = {"batch": 4, "heads": 16, "kv_heads": 16, "q_len": 129, "kv_len": 129, "dim": dim}
+
+    assert 4 * 4 * 16 * rows * (dim + 2) == probe.workspace("atomic", **shape)
+
+
 def test_workspace_of_grouped_heads_holds_every_head_once_more(probe):
     shape = {"batch": 1, "heads": 8, "kv_heads": 2, "q_len": 256, "kv_len": 300, "dim": 64}
     atomic, exact = (probe.workspace(rule, **shape) for rule in ("atomic", "exact"))
