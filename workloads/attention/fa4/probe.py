@@ -111,8 +111,8 @@ def digest() -> str:
 def workspace(rule: str, *, batch: int, heads: int, kv_heads: int, q_len: int, kv_len: int, dim: int) -> int:
     """Bytes of the backward beyond its inputs and gradients: float32 sums, numbers per row, semaphores or room aside.
 
-    Rows are padded to whole tiles of queries: 128 at head dimension 64, else 64 (as shipped 80 in full attention: 2 % more at most
-    from 3200 rows on).
+    Rows are padded to whole tiles of queries: 128 at head dimension 64, else 64 (as shipped 80 in full attention: 2 % more at
+    most from 3200 rows on).
     """
     tile = 128 if dim == 64 else 64
     rows = -(-q_len // tile) * tile
