@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -178,17 +179,25 @@ class ProgramSession:
 
     def _run_block(self, number: int, kind: Kind) -> None:
         """One block. One whose arms met unlike conditions does not count; what all met alike is told once."""
-        met: dict[str, list[Reason]] = {arm.name: [] for arm in self._prepared.arms}
+        met: dict[str, dict[str, list[Reason]]] = {arm.name: {card: [] for card in self._cards} for arm in self._prepared.arms}
         for position, arm in enumerate(order(self._prepared.arms, number)):
             before = [segment(card) for card in self._cards]
             self._run(arm, kind, number, position)
             for card, earlier in zip(self._cards, before, strict=True):
                 said = f"{card}: " if len(self._cards) > 1 else ""
                 found = segment_guard(earlier, segment(card))
-                met[arm.name] += [replace(one, text=f"{said}{one.text}") for one in found]
-        told = {name: [one for one in reasons if one.code != OWN_DOING] for name, reasons in met.items()}
-        changed = [one for name in told if name != "default" for one in one_sided(told["default"], told[name])]
-        self._capped(met)
+                met[arm.name][card] += [replace(one, text=f"{said}{one.text}") for one in found]
+        told = {
+            name: [[one for one in found if one.code != OWN_DOING] for found in cards.values()] for name, cards in met.items()
+        }
+        changed = [  # card by card: another card slowed in each arm is nothing that both met
+            one
+            for name in told
+            if name != "default"
+            for both in zip(told["default"], told[name], strict=True)
+            for one in one_sided(*both)
+        ]
+        self._capped({name: [one for found in cards.values() for one in found] for name, cards in met.items()})
         if changed:
             self._runs.drop_block(number, kind)
             self._dropped.append(changed[0])
@@ -197,7 +206,8 @@ class ProgramSession:
             self._progress.say(text)
         else:
             known = {one.code for one in self._findings}
-            self._findings += {one.code: one for one in told["default"] if one.code not in known}.values()
+            alike = itertools.chain.from_iterable(told["default"])
+            self._findings += {one.code: one for one in alike if one.code not in known}.values()
 
     def _capped(self, met: Mapping[str, Sequence[Reason]]) -> None:
         """Says once which arms the card's power cap slowed: that is what they cost on this card, no reason to drop them."""

@@ -273,17 +273,17 @@ def test_a_window_of_a_few_steps_is_none(gate):
 
 
 def guarded(monkeypatch, code, *, in_run):
-    """The card's conditions: ``code`` met in run number ``in_run`` alone, counted from 0."""
+    """The card's conditions: ``code`` met in the runs ``in_run`` alone, counted from 0."""
     readings = iter(range(1000))
 
     def guard(before, after):
-        return (Reason(code, "the card was slowed down"),) if next(readings) == in_run else ()
+        return (Reason(code, "the card was slowed down"),) if next(readings) in in_run else ()
 
     monkeypatch.setattr("perfgate.program.session.segment_guard", guard)
 
 
 def test_a_block_whose_arms_met_unlike_conditions_is_made_up_for(gate, monkeypatch):
-    guarded(monkeypatch, "THROTTLED", in_run=5)  # the second timed run
+    guarded(monkeypatch, "THROTTLED", in_run=[5])  # the second timed run
     launched = Launched(arms(**WITHIN))
     result = gate(launched).run()
 
@@ -298,7 +298,7 @@ def test_a_block_whose_arms_met_unlike_conditions_is_made_up_for(gate, monkeypat
 def test_every_card_of_the_ranks_is_watched(gate, monkeypatch):
     """With two cards each run has two readings; the second card of the second timed run is slowed down."""
     monkeypatch.setattr("perfgate.program.session.segment", lambda card: card)
-    guarded(monkeypatch, "THROTTLED", in_run=2 * 5 + 1)
+    guarded(monkeypatch, "THROTTLED", in_run=[2 * 5 + 1])
     result = gate(Launched(arms(**WITHIN)), cards=("cuda:0", "cuda:1")).run()
 
     assert (
@@ -307,8 +307,29 @@ def test_every_card_of_the_ranks_is_watched(gate, monkeypatch):
     )
 
 
+def test_another_card_slowed_in_each_arm_is_nothing_that_both_met(gate, monkeypatch):
+    """The first card of the first timed run, of the default, and the second card of the second."""
+    monkeypatch.setattr("perfgate.program.session.segment", lambda card: card)
+    guarded(monkeypatch, "THROTTLED", in_run=[2 * 4, 2 * 5 + 1])
+    result = gate(Launched(arms(**WITHIN)), cards=("cuda:0", "cuda:1")).run()
+
+    assert (
+        "block 1 does not count: only the default arm: cuda:0: the card was slowed down"
+        == told(result, "BLOCK_DROPPED")[0].text
+    )
+
+
+def test_one_card_slowed_in_both_arms_drops_nothing(gate, monkeypatch):
+    monkeypatch.setattr("perfgate.program.session.segment", lambda card: card)
+    guarded(monkeypatch, "THROTTLED", in_run=[2 * 4 + 1, 2 * 5 + 1])
+    result = gate(Launched(arms(**WITHIN)), cards=("cuda:0", "cuda:1")).run()
+
+    assert not told(result, "BLOCK_DROPPED")
+    assert ["cuda:1: the card was slowed down"] == [one.text for one in told(result, "THROTTLED")]
+
+
 def test_an_arm_that_meets_the_cards_power_cap_pays_for_it(gate, monkeypatch):
-    guarded(monkeypatch, "POWER_CAPPED", in_run=5)
+    guarded(monkeypatch, "POWER_CAPPED", in_run=[5])
     launched = Launched(arms(**WITHIN))
     result = gate(launched).run()
 
