@@ -132,7 +132,7 @@ def program_budgets(gpu: bool, thresholds: str) -> Budgets:
 
 
 def cards_of(device: str, command: Sequence[str], ranks: int, visible: int) -> tuple[str, ...]:
-    """The first of ``visible`` cards, one per rank of this machine, where a launcher starts several; else ``device`` alone.
+    """``device``, and where a launcher starts several ranks the first of ``visible`` cards, one per rank of this machine.
 
     A launcher that does not say how many (``--nproc-per-node gpu``) and one whose ranks lie on several machines (srun) may use
     every visible card.
@@ -140,7 +140,8 @@ def cards_of(device: str, command: Sequence[str], ranks: int, visible: int) -> t
     if device == "cpu" or not (ranks > 1 or launcher_in(command)):
         return (device,)
     local = _option(command, ("--nproc-per-node", "--nproc_per_node")) or ranks or visible
-    return tuple(f"cuda:{number}" for number in range(min(local, visible))) or (device,)
+    cards = [f"cuda:{number}" for number in range(min(local, visible))]
+    return tuple(cards if device in cards else [*cards, device])
 
 
 def ranks_in(command: Sequence[str]) -> int:

@@ -50,6 +50,7 @@ def test_ranks_that_a_launcher_names(command, expected):
         ("cuda:0", "torchrun --nproc-per-node gpu train.py", 0, [f"cuda:{number}" for number in range(8)]),
         ("cuda:0", "srun -n 16 python train.py", 16, [f"cuda:{number}" for number in range(8)]),
         ("cuda:0", "./launch.sh", 2, ["cuda:0", "cuda:1"]),
+        ("cuda:3", "torchrun --nproc-per-node 1 train.py", 1, ["cuda:0", "cuda:3"]),
     ],
 )
 def test_the_cards_of_all_ranks_are_locked_and_watched(device, command, ranks, expected):
