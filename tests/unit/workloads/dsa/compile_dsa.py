@@ -11,11 +11,17 @@ TYPES = {
     "first": "i32", "tiles": "i32", "keys": "i32", "heads": "i32", "chosen": "i32", "scale": "fp32",
 }  # fmt: skip
 CUTS = {"LENGTHS": False, "PARTS": 1, "V_PARTS": 1, "WIDTH": 64, "HEADS": 64, "BLOCK": 64}
+AGAIN = {
+    **TYPES, "constants": "*i32", "failed": "*i32", "counts": "*i32", "sums": "*fp32", "queries": "i32", "programs": "i32",
+}  # fmt: skip
+SHAPE = {"LENGTHS": False, "DIM": 512, "DIM_V": 512, "WIDTH": 64, "HEADS": 64, "BLOCK": 16, "SCAN": 1024}
 
 if __name__ == "__main__":
     found = {
         "racy": instructions("dsa.backward.kernels", "_scatter", TYPES, {**CUTS, "EXACT": False}),
         "exact": instructions("dsa.backward.kernels", "_scatter", TYPES, {**CUTS, "EXACT": True}),
         "staged": instructions("dsa.backward.kernels", "_stage", TYPES, CUTS),
+        "survey": instructions("dsa.cudnn.kernels", "_again", AGAIN, {**SHAPE, "SURVEY": True}),
+        "again": instructions("dsa.cudnn.kernels", "_again", AGAIN, {**SHAPE, "SURVEY": False}),
     }
     json.dump(found, sys.stdout)

@@ -51,3 +51,11 @@ def test_the_books_are_kept_in_integers(instructions):
 
 def test_the_sorted_form_holds_no_atomics(instructions):
     assert 0 == named(instructions["staged"], "red.") + named(instructions["staged"], "atom.")
+
+
+def test_the_second_run_surveys_in_integers_and_then_adds_floats(instructions):
+    survey, again = instructions["survey"], instructions["again"]
+
+    assert 0 == named(survey, "red.", "f32") + named(survey, "atom.", "f32")
+    assert named(survey, "max.s32") > 0
+    assert named(again, "red.", "f32") + named(again, "atom.", "f32") > 0
