@@ -102,8 +102,11 @@ def _at_once(words: list[str]) -> None:
 def _keep_memory() -> None:
     """Lets glibc keep what arrays free for the next ones, of any thread: the kernel would have to clear every page anew.
 
-    And asks for large pages, of which the kernel has fewer to hand out.
+    And asks for large pages, of which the kernel has fewer to hand out. Whoever tunes malloc by the environment keeps that:
+    MALLOC_PERTURB_ would write to all of the room.
     """
+    if any(name.startswith("MALLOC_") or name == "GLIBC_TUNABLES" for name in os.environ):
+        return
     import ctypes
 
     with contextlib.suppress(OSError, AttributeError):  # another C library
