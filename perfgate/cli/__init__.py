@@ -7,6 +7,7 @@ their functions, so that ``perfgate --help`` stays fast and never imports torch 
 from __future__ import annotations
 
 import contextlib
+import errno
 import gc
 import os
 import sys
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 _ROOM = 1 << 30  # bytes of address space
 _LARGE_PAGE = 1 << 21
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EBADF)  # what writing says where nothing more can be written
 
 
 def build() -> typer.Typer:
@@ -55,6 +57,9 @@ def build() -> typer.Typer:
 
 def main() -> None:
     """Entry point of the ``perfgate`` command."""
+    for name in ("stdout", "stderr"):  # `>&-`: nobody wants to read it
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 - for as long as the process lives
     try:
         _at_once(sys.argv[1:])
         build()(prog_name="perfgate")
@@ -69,12 +74,24 @@ def main() -> None:
         _reader_gone()
     except KeyboardInterrupt:
         sys.exit(130)
-    except Exception as error:  # a bug of ours: told as one, and never read as a pass
-        if os.environ.get("PERFGATE_DEBUG"):
-            raise
-        text = f"perfgate stumbled: {type(error).__name__}: {error}"
-        complain(PerfgateError(text, "run it again with PERFGATE_DEBUG=1 and report the traceback: this is a bug"))
-        sys.exit(6)
+    except OSError as error:
+        if error.errno not in _FULL:
+            _stumbled(error)
+        complain(
+            PerfgateError(f"the output can't be written: {error.strerror}", "make room, or give a file that can be written")
+        )
+        _without_stdout(2)
+    except Exception as error:
+        _stumbled(error)
+
+
+def _stumbled(error: Exception) -> NoReturn:
+    """A bug of ours: told as one, and never read as a pass."""
+    if os.environ.get("PERFGATE_DEBUG"):
+        raise error
+    text = f"perfgate stumbled: {type(error).__name__}: {error}"
+    complain(PerfgateError(text, "run it again with PERFGATE_DEBUG=1 and report the traceback: this is a bug"))
+    sys.exit(6)
 
 
 def _at_once(words: list[str]) -> None:
@@ -124,5 +141,10 @@ def _keep_memory() -> None:
 
 
 def _reader_gone() -> NoReturn:
+    _without_stdout(141)
+
+
+def _without_stdout(code: int) -> NoReturn:
+    """Exits without another attempt to write what is still buffered."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-    sys.exit(141)
+    sys.exit(code)
