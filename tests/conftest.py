@@ -5,10 +5,15 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+import signal
 import tempfile
 from pathlib import Path
 
 import pytest
+
+# ignored under nohup or `&`, by children too: the tests that interrupt theirs must reach them
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 CHROMIUM = Path("/usr/bin/chromium")
 
