@@ -13,15 +13,13 @@ import triton
 import triton.language as tl
 
 from . import shape
-from .quantum import FEW_QUANTA, LITTLE_USED, MARGIN, MOST_EXPONENT, MOST_UNITS, PRIOR, SECOND_RUN_DIFFERS
+from .quantum import FEW_QUANTA, LITTLE_USED, MARGIN, MOST_EXPONENT, MOST_UNITS, PRIOR
 
 LOG2_E = tl.constexpr(1.4426950408889634)
 HIGHEST = tl.constexpr(MOST_EXPONENT)
 PROVEN = tl.constexpr(MOST_UNITS)
 FEW = tl.constexpr(FEW_QUANTA)
 ROOM = tl.constexpr(LITTLE_USED)
-TWICE = tl.constexpr(2 * MOST_UNITS)
-SLACK = tl.constexpr(SECOND_RUN_DIFFERS)
 SECOND_RUN_PROGRAMS = 264  # two per SM of an H200; most often they have nothing to do
 LINE = 1024  # elements that one program of the fold takes
 
@@ -115,8 +113,7 @@ def _probabilities(
 def _constant_again(counts, largest, units, constants, row, valid):
     """C of the second run (``quantum.exponent_again``); NaN where no f32 sum could be exact.
 
-    Where the first quantum was certified, but coarse, the finer of the two; where its certificate failed by so little that it
-    proves twice the quantum (``quantum.proves_twice``), that one, if finer.
+    Where the first quantum was certified, but coarse, the finer of the two.
     """
     count = tl.load(counts + row, mask=valid, other=1)
     c = (tl.maximum(count, 1).to(tl.float32).to(tl.int32, bitcast=True) >> 23) - 126
@@ -124,12 +121,8 @@ def _constant_again(counts, largest, units, constants, row, valid):
     exponent = c + m + 105
     possible = (exponent <= HIGHEST) & (count < 16777216)
     c = tl.where(possible, _bias(tl.minimum(tl.maximum(exponent, 1), HIGHEST)), float("nan"))
-    known = tl.load(constants + row, mask=valid, other=0)
-    first = known.to(tl.float32, bitcast=True)
-    unit = tl.load(units + row, mask=valid, other=0)
-    near = (unit > PROVEN) & (unit + unit // SLACK + count <= TWICE) & ((known >> 23) - 23 < HIGHEST)
-    c = tl.where(near & ~(c < 2.0 * first), 2.0 * first, c)
-    return tl.where((unit < 0) & ~(c < first), first, c)
+    first = tl.load(constants + row, mask=valid, other=0).to(tl.float32, bitcast=True)
+    return tl.where((tl.load(units + row, mask=valid, other=0) < 0) & ~(c < first), first, c)
 
 
 @triton.jit

@@ -8,9 +8,8 @@ row's quantum q = 2^(e − 127) by ``(x + C) − C`` with C = 1.5·2²³·q, exa
 * The certificate is the proof (:func:`units`): each CTA adds, as an integer, ⌈its largest |x| of that row / q⌉. If the sum is
   at most 2²⁴, then in every column Σ|x rounded| ≤ 2²⁴·q: every partial sum in every order is an f32, and no addition rounds.
 * A row that fails is cleared and summed again with a quantum from its own count and maximum (:func:`exponent_again`), which
-  always suffices, or with twice the first one where the certificate proves that (:func:`proves_twice`). So is a row whose
-  contributions measure fewer than FEW_QUANTA in the mean although there was room: a ``reach`` far too large costs time, not
-  accuracy. The decision is taken on the device, from sums of integers.
+  always suffices. So is a row whose contributions measure fewer than FEW_QUANTA in the mean although there was room: a
+  ``reach`` far too large costs time, not accuracy. The decision is taken on the device, from sums of integers.
 """
 
 from __future__ import annotations
@@ -26,7 +25,6 @@ MARGIN = (
 )
 FAILS = 2**25  # what a contribution beyond 2^22 quanta adds: the certificate fails for sure
 MOST_COUNTED = 2.0**40
-SECOND_RUN_DIFFERS = 64  # its contributions differ by less than a 64th: they are computed anew, with products in another order
 FEW_QUANTA = 64  # a mean of fewer per expected hit leaves errors of more than a hundredth of the row's own size ...
 LITTLE_USED = 2**18  # ... and where the certificate is below this, a quantum 32 times finer has room: summed again
 
@@ -87,12 +85,3 @@ def exponent_again(count: int, largest: float) -> int:
     log2_count = int(count).bit_length()
     log2_largest = (bits(largest) >> 23) - 126
     return min(max(log2_count + max(log2_largest, -125) - 22 + 127, 1), MOST_EXPONENT)
-
-
-def proves_twice(units: int, count: int) -> bool:
-    """Whether a certificate that failed proves the sum of ``count`` contributions exact with twice its quantum q.
-
-    None of them is beyond 2²²·q (that would have added FAILS). Rounded to multiples of 2q, |x| is at most ⌈|x|/q⌉·q + q, so
-    that Σ ≤ (units + count)·q ≤ 2²⁴·2q; a 64th is kept for contributions that the second run computes a little differently.
-    """
-    return units > MOST_UNITS and units + units // SECOND_RUN_DIFFERS + count <= 2 * MOST_UNITS
