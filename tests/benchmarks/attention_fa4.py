@@ -36,7 +36,7 @@ NAMES = {"fa4": "atomic", "fa4_exact": "exact", "fa4_ordered": "ordered"}
 PARTS = {  # of a kernel's name: what it does
     "_guess": "guess", "_prepare": "before", "_finish": "before",
     "preprocess": "before", "postprocess": "after", "_convert": "after",
-    "ExactBackward": "main", "flash_bwd_sm90": "main", "flash_fwd": "forward",
+    "ExactBackward": "main", "flash_bwd_sm90": "main", "flash_fwd": "forward", "SurveyingForward": "forward",
 }  # fmt: skip
 probe = discover.module("attention.fa4.probe")
 Run = Callable[[], Any]
@@ -116,7 +116,11 @@ def contenders(tensors: list[Any], causal: bool, names: list[str]) -> dict[str, 
     def both(rule: str) -> Run:
         return lambda: hooks.backward(q, k, v, *hooks.forward(q, k, v, **options), grad, rule=rule, **options)
 
-    runs = {name: both(NAMES[name]) for name in names}
+    def surveyed() -> Any:
+        out, lse, extents = hooks.surveyed_forward(q, k, v, **options)
+        return hooks.backward(q, k, v, out, lse, grad, extents=extents, **options)
+
+    runs = {name: surveyed if NAMES[name] == "exact" else both(NAMES[name]) for name in names}
     runs["cudnn"] = cudnn(q, k, v, grad, causal)
     for run in runs.values():
         run()

@@ -1,4 +1,4 @@
-"""flash-attn-4's hooks on Hopper: gradients against float64, bits over replays, and the tiles that are kept aside.
+"""flash-attn-4's hooks on Hopper: gradients against float64, bits over replays, tiles kept aside, the forward's survey.
 
 A kernel takes about ten seconds to compile for each kind of shape, so every kind is measured by a process of its own.
 """
@@ -31,6 +31,7 @@ SHAPES = {
     "window": (1, 2, 2, 300, 300, 128, True, 100),
     "window, 4 a group, D64": (1, 4, 1, 512, 512, 64, True, 64),
 }
+LENGTHS = [(1, 1), (1, 129), (129, 1), (128, 4096), (4096, 128), (700, 257), (4096, 4096)]  # query and kv rows
 LONG = {"causal": (2, 16, 16, 4096, 4096, 128, True, None), "full, 4 a group": (2, 16, 4, 4096, 4096, 128, False, None)}
 DATA = {
     "normal": lambda q, k, v, g: None,
@@ -68,12 +69,63 @@ def reference(q, k, v, grad, causal, window):
     return torch.autograd.grad(probabilities(inputs[0], k64, causal, window) @ v64, inputs, grad.double())
 
 
+def options_of(shape):
+    return {"causal": shape[6], "window": shape[7], "scale": shape[5] ** -0.5}
+
+
 def gradients(tensors, shape, rule):
+    """As ``rule`` says; "unsurveyed" is the exact one after a forward as shipped."""
     hooks = discover.module("attention.fa4.hooks")
     q, k, v, grad = tensors
-    options = {"causal": shape[6], "window": shape[7], "scale": shape[5] ** -0.5}
+    options = options_of(shape)
+    if rule == "exact":
+        out, lse, extents = hooks.surveyed_forward(q, k, v, **options)
+        return lambda: hooks.backward(q, k, v, out, lse, grad, extents=extents, **options)
     out, lse = hooks.forward(q, k, v, **options)
-    return lambda: hooks.backward(q, k, v, out, lse, grad, rule=rule, **options)
+    return lambda: hooks.backward(q, k, v, out, lse, grad, rule="exact" if rule == "unsurveyed" else rule, **options)
+
+
+def survey(tensors, shape):
+    """Of the forward that surveys: whether out and LSE have the bits of the one as shipped, whether the extents are the same in
+    10 replays, whether |K|'s are right, and the relative error of ‖V_j‖'s."""
+    hooks = discover.module("attention.fa4.hooks")
+    q, k, v, _grad = tensors
+    options = options_of(shape)
+    out, lse, extents = hooks.surveyed_forward(q, k, v, **options)
+    shipped = hooks.forward(q, k, v, **options)
+    same = torch.equal(out.view(torch.int16), shipped[0].view(torch.int16)) and torch.equal(
+        lse.view(torch.int32), shipped[1].view(torch.int32)
+    )
+    replays = all(torch.equal(extents, hooks.surveyed_forward(q, k, v, **options)[2]) for _ in range(10))
+    value, key = extents.view(torch.float32).amax(dim=3).double().unbind(dim=2)
+    expected = [torch.where(tensor.isfinite(), tensor, 0).double() for tensor in (v, k)]
+    norms = expected[0].norm(dim=-1).amax(dim=-1)
+    norms = torch.where(norms < 2.0**64, norms, math.inf)  # whose square overflows
+    off = torch.where(norms == value, 0.0, (value / norms - 1).abs())
+    return [same, replays, torch.equal(expected[1].abs().amax(dim=(-1, -2)), key), float(off.nan_to_num(math.inf).max())]
+
+
+def special(tensors):
+    """NaN, Inf and rows whose square overflows among keys and values."""
+    _q, k, v, _grad = tensors
+    k[0, 0, 11, 3], k[0, 0, 12, 5], v[0, 0, 13, 7], v[0, 0, 14, 63] = math.nan, -math.inf, math.inf, math.nan
+    k[0, -1, k.shape[2] - 1, 0] = -3.0e38
+    if v.shape[1] > 1:
+        v[0, 1, 15] = 2.0**65
+    return tensors
+
+
+def surveys(shape):
+    """:func:`survey` by kind of data and by lengths."""
+    found = {data: survey(problem(shape, data), shape) for data in DATA}
+    found["special values"] = survey(special(problem(shape)), shape)
+    batch, heads, kv_heads, _rows, _kv_rows, *others, window = shape
+    for rows, kv_rows in LENGTHS:
+        if window is not None and rows > kv_rows:
+            continue
+        other = (batch, heads, kv_heads, rows, kv_rows, *others, window)
+        found[f"{rows} rows, {kv_rows} keys"] = survey(problem(other), other)
+    return found
 
 
 def error(got, expected):
@@ -154,11 +206,11 @@ def on_the_grid(shape):
 def measured(name):
     """All that the tests ask about one kind of shape."""
     shape = SHAPES[name]
-    found = {"errors": {}, "rounding": {}, "differing": {}, "not finite": not_finite(shape)}
+    found = {"errors": {}, "rounding": {}, "differing": {}, "not finite": not_finite(shape), "surveys": surveys(shape)}
     for data in DATA:
         tensors = problem(shape, data)
         expected = reference(*tensors, *shape[6:])
-        runs = {rule: gradients(tensors, shape, rule) for rule in ("ordered", "exact")}
+        runs = {rule: gradients(tensors, shape, rule) for rule in ("ordered", "exact", "unsurveyed")}
         found["errors"][data] = {
             rule: [error(*pair) for pair in zip(run(), expected, strict=True)] for rule, run in runs.items()
         }
@@ -194,7 +246,8 @@ def test_exact_sums_are_as_close_to_float64_as_the_ordered_ones(results, name, d
     found, predicted = (results[name].result()[what][data] for what in ("errors", "rounding"))
     allowed = [math.hypot(found["ordered"][0], predicted), *found["ordered"][1:]]
 
-    assert all(ours <= 1.1 * most + 1e-6 for ours, most in zip(found["exact"], allowed, strict=True)), (found, predicted)
+    for rule in ("exact", "unsurveyed"):
+        assert all(ours <= 1.1 * most + 1e-6 for ours, most in zip(found[rule], allowed, strict=True)), (rule, found, predicted)
 
 
 @pytest.mark.parametrize("name", SHAPES)
@@ -214,6 +267,14 @@ def test_a_gradient_that_is_not_finite_gives_the_same_bits_every_time(results, n
 
     assert 0 == differ
     assert row_is_nan
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_the_forward_that_surveys_is_the_one_as_shipped_and_finds_what_is_largest(results, name):
+    found = results[name].result()["surveys"]
+
+    assert [] == [what for what, one in found.items() if one[:3] != [True, True, True]]
+    assert all(one[3] < 1e-6 for one in found.values()), found
 
 
 def test_every_sum_of_dq_lies_on_the_grid_that_the_bound_gives_and_no_coarser(results):

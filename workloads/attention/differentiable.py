@@ -40,13 +40,17 @@ def _triton(name: str) -> Engine:
 def _flash4(name: str) -> Engine:
     from .fa4 import hooks
 
-    def ahead(q: Tensor, k: Tensor, v: Tensor, _: bool, **rule: Any) -> tuple[Tensor, tuple[Tensor, ...]]:
-        out, lse = hooks.forward(q, k, v, **rule)
-        return out, (lse,)
+    def ahead(q: Tensor, k: Tensor, v: Tensor, wanted: bool, **rule: Any) -> tuple[Tensor, tuple[Tensor, ...]]:
+        if not (wanted and name == "exact"):
+            out, lse = hooks.forward(q, k, v, **rule)
+            return out, (lse,)
+        out, lse, extents = hooks.surveyed_forward(q, k, v, **rule)
+        return out, (lse,) if extents is None else (lse, extents)
 
     def back(q: Tensor, k: Tensor, v: Tensor, out: Tensor, *rest: Tensor, **rule: Any) -> tuple[Tensor, Tensor, Tensor]:
-        lse, grad_out = rest
-        dq, dk, dv = hooks.backward(q, k, v, out, lse, grad_out, **rule, rule=name)
+        lse, *extents, grad_out = rest
+        known = extents[0] if extents else None
+        dq, dk, dv = hooks.backward(q, k, v, out, lse, grad_out, **rule, rule=name, extents=known)
         return dq, dk, dv
 
     return Engine(ahead, back)

@@ -203,10 +203,12 @@ def _flash4(rule: str, phase: str) -> dict[str, Any]:
     def backward(case: Case) -> int:
         return probe.workspace(rule, batch=case.batch, **_sizes(case))
 
-    def log_sum_exp(case: Case) -> int:
-        return int(4 * case.batch * case.heads * case.seq)
+    def kept(case: Case) -> int:
+        log_sum_exp = 4 * case.batch * case.heads * case.seq
+        surveyed = probe.survey_bytes(batch=case.batch, **_sizes(case), **_rule(case)) if rule == "exact" else 0
+        return int(log_sum_exp + surveyed)
 
-    return {"supports": supports, "workspace": _workspace(phase, backward, log_sum_exp)}
+    return {"supports": supports, "workspace": _workspace(phase, backward, kept)}
 
 
 for one, phase in ((both, "step"), (backward, "bwd")):

@@ -57,6 +57,11 @@ def constant(limit: float) -> float:
     return ROUNDER * 2.0 ** (exponent - (mantissa == 0.5))
 
 
+def in_order(word: Any) -> Any:
+    """|x| of the two bf16 in a word, plus 0x80 each: as 16-bit numbers in the order of |x|, but Inf and NaN negative."""
+    return (word & 0x7FFF7FFF) + 0x00800080
+
+
 def most(group: int) -> float:
     """Of C: the largest element of a tile that ``group`` such tiles can be summed with, each rounded, within 24 bits."""
     return 1.0 / (ROUNDER * group)

@@ -38,11 +38,11 @@ def _finite(value):
 
 
 @triton.jit
-def _extent(extents, CHUNKS: tl.constexpr):
-    """Of :func:`.bound.extent`: one head's from those of its chunks."""
+def _extent(extents, count, CHUNKS: tl.constexpr):
+    """Of :func:`.bound.extent`: one head's from those of its ``count`` chunks, at most CHUNKS."""
     chunk = tl.arange(0, CHUNKS)
-    value = tl.max(tl.load(extents + chunk), axis=0).to(tl.float32, bitcast=True)
-    key = tl.max(tl.load(extents + CHUNKS + chunk), axis=0).to(tl.float32, bitcast=True)
+    value = tl.max(tl.load(extents + chunk, mask=chunk < count, other=0), axis=0).to(tl.float32, bitcast=True)
+    key = tl.max(tl.load(extents + count + chunk, mask=chunk < count, other=0), axis=0).to(tl.float32, bitcast=True)
     return tl.maximum((value + LOST_NORM) * key * 2.0, LEAST)
 
 
@@ -60,6 +60,13 @@ def _carrying(delta, carried):
     size = bits & 0x7FFFFFFF
     near = tl.minimum(tl.maximum(size - carried + (CARRIED + 1) // 2, 0), 0x7F7FFFFF)
     return ((bits & -0x80000000) | (tl.where(size > 0x7F7FFFFF, size, near) & ~CARRIED) | carried).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def _completed(product, norm, extent):
+    """Delta that carries the exponent of its row's U, from the row's norm and the head's extent. NaN where not finite."""
+    finite = (norm < float("inf")) & (tl.abs(product) < float("inf"))
+    return _carrying(tl.where(finite, product, float("nan")), _exponent((norm + LOST_NORM) * extent))
 
 
 @triton.jit
@@ -94,9 +101,13 @@ def _survey_chunk(k, v, extents, rows, chunk, k_row, v_row, CHUNKS: tl.constexpr
 
 @triton.jit
 def _prepare_rows(
-    out, grad, lse, delta, norms, lse2, dq, rows, padded, block, o_row, g_row, ROWS: tl.constexpr, D: tl.constexpr
+    out, grad, lse, delta, norms, lse2, dq, extent, rows, padded, block, o_row, g_row,
+    KNOWN: tl.constexpr, ROWS: tl.constexpr, D: tl.constexpr,
 ):  # fmt: skip
-    """Of a block of a head's query rows: delta = Σ_d out·grad, ‖grad‖, LSE in base 2; clears dQ's sums."""
+    """Of a block of a head's query rows: delta = Σ_d out·grad, LSE in base 2; clears dQ's sums.
+
+    Delta is complete if the head's extent is KNOWN, else ‖grad‖ is stored for :func:`_finish`.
+    """
     row = block * ROWS + tl.arange(0, ROWS)
     inside, kept = row < rows, row < padded
     place, column = row.to(tl.int64)[:, None], tl.arange(0, D)[None, :]
@@ -104,8 +115,12 @@ def _prepare_rows(
     g = tl.load(grad + place * g_row + column, mask=inside[:, None], other=0.0).to(tl.float32)
     natural = tl.load(lse + row, mask=inside, other=float("inf"))
     tl.store(dq + place * D + column, tl.zeros((ROWS, D), dtype=tl.float32), mask=kept[:, None])
-    tl.store(delta + row, tl.sum(o * g, axis=1), mask=kept)
-    tl.store(norms + row, tl.sqrt(tl.sum(g * g, axis=1)), mask=kept)
+    product, norm = tl.sum(o * g, axis=1), tl.sqrt(tl.sum(g * g, axis=1))
+    if KNOWN:
+        tl.store(delta + row, _completed(product, norm, extent), mask=kept)
+    else:
+        tl.store(delta + row, product, mask=kept)
+        tl.store(norms + row, norm, mask=kept)
     tl.store(lse2 + row, tl.where(natural == -float("inf"), 0.0, natural * LOG2_E), mask=kept)
 
 
@@ -134,22 +149,35 @@ def _prepare(
         start = both * padded
         _prepare_rows(
             out + batch * o_batch + head * o_head, grad + batch * g_batch + head * g_head, lse + both * rows,
-            delta + start, norms + start, lse2 + start, dq + start * D, rows, padded, part - shares, o_row, g_row, ROWS, D,
+            delta + start, norms + start, lse2 + start, dq + start * D, 0.0, rows, padded, part - shares, o_row, g_row,
+            False, ROWS, D,
         )  # fmt: skip
 
 
 @triton.jit
+def _prepare_surveyed(
+    out, grad, lse, extents, delta, lse2, dq, rows, padded, heads, group, count,
+    o_batch, o_head, o_row, g_batch, g_head, g_row, CHUNKS: tl.constexpr, ROWS: tl.constexpr, D: tl.constexpr,
+):  # fmt: skip
+    """What the backward reads besides its inputs where the forward has surveyed K and V. The last head goes first."""
+    part, both = tl.program_id(0), (tl.num_programs(1) - 1 - tl.program_id(1)).to(tl.int64)
+    batch, head, start = both // heads, both % heads, both * padded
+    _prepare_rows(
+        out + batch * o_batch + head * o_head, grad + batch * g_batch + head * g_head, lse + both * rows,
+        delta + start, delta, lse2 + start, dq + start * D, _extent(extents + (both // group) * 2 * count, count, CHUNKS),
+        rows, padded, part, o_row, g_row, True, ROWS, D,
+    )  # fmt: skip
+
+
+@triton.jit
 def _finish(delta, norms, extents, padded, group, ROWS: tl.constexpr, CHUNKS: tl.constexpr):
-    """Delta carries the exponent of its row's U, from the row's norm and the head's extent. NaN where one is not finite."""
+    """Completes delta once all of K and V is surveyed."""
     head = (tl.num_programs(1) - 1 - tl.program_id(1)).to(tl.int64)
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     product = tl.load(delta + head * padded + row, mask=row < padded, other=0.0)
     norm = tl.load(norms + head * padded + row, mask=row < padded, other=0.0)
-    limit = (norm + LOST_NORM) * _extent(extents + (head // group) * 2 * CHUNKS, CHUNKS)
-    finite = (norm < float("inf")) & (tl.abs(product) < float("inf"))
-    tl.store(
-        delta + head * padded + row, _carrying(tl.where(finite, product, float("nan")), _exponent(limit)), mask=row < padded
-    )
+    extent = _extent(extents + (head // group) * 2 * CHUNKS, CHUNKS, CHUNKS)
+    tl.store(delta + head * padded + row, _completed(product, norm, extent), mask=row < padded)
 
 
 @triton.jit
@@ -231,19 +259,29 @@ def _strides(*tensors: torch.Tensor) -> list[int]:
 
 
 def prepare(
-    k: torch.Tensor, v: torch.Tensor, out: torch.Tensor, lse: torch.Tensor, grad: torch.Tensor, padded: int
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    k: torch.Tensor, v: torch.Tensor, out: torch.Tensor, lse: torch.Tensor, grad: torch.Tensor, padded: int,
+    extents: torch.Tensor | None = None,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
     """``(delta, lse2)`` [B, Hq, padded] f32, cleared sums of dQ [B, Hq, padded · D] f32.
 
     ``k``, ``v`` [B, Hkv, Sk, D], ``out``, ``grad`` [B, Hq, Sq, D] with contiguous rows, ``lse`` [B, Hq, Sq] f32 contiguous.
-    delta's last eight bits are the exponent of its row's U (:func:`.bound.exponent`).
+    delta's last eight bits are the exponent of its row's U (:func:`.bound.exponent`). ``extents`` [B, Hkv, 2, n] i32: f32 bits
+    of the largest ‖V_j‖ and |K_jd| of n parts of the rows of ``k`` and ``v``, which then are not read.
     """
     batch, heads, rows, dim = grad.shape
     kv_heads, kv_rows = k.shape[1:3]
     group = heads // kv_heads
-    extents = torch.empty((batch, kv_heads, 2, CHUNKS), dtype=torch.int32, device=k.device)
-    delta, norms, lse2 = (torch.empty((batch, heads, padded), dtype=torch.float32, device=k.device) for _ in range(3))
+    delta, lse2 = (torch.empty((batch, heads, padded), dtype=torch.float32, device=k.device) for _ in range(2))
     dq = torch.empty((batch, heads, padded * dim), dtype=torch.float32, device=k.device)
+    if extents is not None:
+        count = extents.shape[3]
+        _prepare_surveyed[(triton.cdiv(padded, ROWS), batch * heads)](
+            out, grad, lse, extents, delta, lse2, dq, rows, padded, heads, group, count, *_strides(out, grad),
+            triton.next_power_of_2(count), ROWS, dim, num_warps=WARPS,
+        )  # fmt: skip
+        return delta, lse2, dq
+    extents = torch.empty((batch, kv_heads, 2, CHUNKS), dtype=torch.int32, device=k.device)
+    norms = torch.empty_like(delta)
     shares = triton.cdiv(CHUNKS, group)
     _prepare[(shares + triton.cdiv(padded, ROWS), batch * heads)](
         k, v, out, grad, lse, extents, delta, norms, lse2, dq, kv_rows, rows, padded, heads, group, shares,

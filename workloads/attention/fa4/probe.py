@@ -13,6 +13,8 @@ from functools import lru_cache
 from importlib import metadata
 from pathlib import Path
 
+from . import shares
+
 RULES = ("atomic", "ordered", "exact")
 VERSIONS = {"flash-attn-4": "4.0.0b36", "quack-kernels": "0.6.5", "nvidia-cutlass-dsl": "4.8.1"}
 ALSO = ("apache-tvm-ffi", "einops", "torch-c-dlpack-ext", "cuda-bindings")
@@ -30,7 +32,16 @@ SOURCES = {
         "FlashAttentionBackwardSm90.epilogue_dKV",
         "FlashAttentionBackwardSm90.dQaccum_store",
     ),
+    "flash_attn/cute/flash_fwd.py": ("FlashAttentionForwardBase.__init__", "FlashAttentionForwardBase._setup_attributes"),
+    "flash_attn/cute/flash_fwd_sm90.py": (
+        "FlashAttentionForwardSm90.__init__",
+        "FlashAttentionForwardSm90.__call__",
+        "FlashAttentionForwardSm90.kernel",
+        "FlashAttentionForwardSm90.load",
+    ),
     "flash_attn/cute/interface.py": (
+        "_tile_size_fwd_sm90",
+        "_get_fwd_config",
         "_tile_size_bwd_sm90",
         "_resolve_causal_local_window",
         "_flash_attn_fwd",
@@ -38,11 +49,19 @@ SOURCES = {
     ),
     "flash_attn/cute/utils.py": ("AuxData",),
     "flash_attn/cute/cache_utils.py": ("get_jit_cache",),
-    "flash_attn/cute/tile_scheduler.py": ("SingleTileScheduler.create", "SingleTileScheduler.get_current_work"),
+    "flash_attn/cute/pack_gqa.py": ("pack_gqa_layout",),
+    "flash_attn/cute/tile_scheduler.py": (
+        "SingleTileScheduler.create",
+        "SingleTileScheduler.get_current_work",
+        "SingleTileScheduler.initial_work_tile_info",
+        "SingleTileLPTScheduler.create",
+        "SingleTileLPTScheduler.get_current_work",
+        "SingleTileLPTScheduler.initial_work_tile_info",
+    ),
     "quack/layout_utils.py": ("mma_partition_C_vec", "reshape_acc_to_mn", "convert_layout_acc_mn"),
     "quack/sm90_utils.py": ("gemm_zero_init", "gemm_w_idx"),
 }
-DIGEST = "1c0dd0d19f9ee43a"
+DIGEST = "051a94cb022b9e0a"
 
 
 def unsupported(
@@ -108,11 +127,24 @@ def digest() -> str:
     return state.hexdigest()[:16]
 
 
+def surveys(dim: int, group: int) -> bool:
+    """Whether the forward can survey K and V: its Q comes by TMA, which leaves warps free, if whole groups fill a block."""
+    return shares.TILES[dim] % group == 0
+
+
+def survey_bytes(
+    *, batch: int, heads: int, kv_heads: int, q_len: int, kv_len: int, dim: int, causal: bool, window: int | None
+) -> int:
+    """Of the extents that the forward leaves for the backward of "exact"; 0 where it does not survey."""
+    group = heads // kv_heads
+    return 8 * batch * kv_heads * shares.parts(q_len, kv_len, group, dim, causal, window) if surveys(dim, group) else 0
+
+
 def workspace(rule: str, *, batch: int, heads: int, kv_heads: int, q_len: int, kv_len: int, dim: int) -> int:
     """Bytes of the backward beyond its inputs and gradients: float32 sums, numbers per row, semaphores or room aside.
 
     Rows are padded to whole tiles of queries: 128 at head dimension 64, else 64 (as shipped 80 in full attention: 2 % more at
-    most from 3200 rows on).
+    most from 3200 rows on). With "exact" K and V are surveyed by the forward where it can (:func:`surveys`).
     """
     tile = 128 if dim == 64 else 64
     rows = -(-q_len // tile) * tile
@@ -124,7 +156,8 @@ def workspace(rule: str, *, batch: int, heads: int, kv_heads: int, q_len: int, k
     if rule == "ordered":
         total += 4 * batch * (heads * rows // 64 + 4 * kv_heads * tiles * shared)
     if rule == "exact":
-        total += 4 * batch * (2 * 64 * kv_heads + heads * rows)
+        if not surveys(dim, heads // kv_heads):
+            total += 4 * batch * (2 * 64 * kv_heads + heads * rows)
         if shared:
             total += 4 * batch * (2 * heads * tiles * 128 * dim + 2 * tiles * (heads + kv_heads))
     return total

@@ -201,3 +201,15 @@ def test_a_tile_in_the_shared_sum_keeps_eleven_bits_of_its_largest_element(group
     error = abs(float(rounded(np.array([largest * FLOAT(1.0001)]), c)[0]) - float(largest * FLOAT(1.0001)))
 
     assert error <= largest * 2.0**-12 * 1.001
+
+
+@given(st.lists(st.integers(0, 0xFFFF), min_size=2, max_size=20))
+def test_what_is_largest_of_words_in_order_is_the_largest_finite_magnitude(halves):
+    """As the forward's survey takes it: signed 16-bit maxima that start where 0 is."""
+    words = np.array(halves[: len(halves) // 2 * 2], np.uint32)
+    words = words[::2] | words[1::2] << 16
+    ordered = [np.array([bound.in_order(int(word))], np.uint32).view(np.int16) for word in (*words, 0)]
+    largest = int(np.max(ordered)) - 0x80
+    magnitudes = ((np.concatenate([words & 0xFFFF, words >> 16]) & 0x7FFF) << 16).astype(np.uint32).view(FLOAT)
+
+    assert magnitudes[np.isfinite(magnitudes)].max(initial=0.0) == np.array(largest << 16, np.uint32).view(FLOAT)

@@ -131,3 +131,65 @@ def test_the_compiled_kernels_name_follows_our_sources(monkeypatch, tmp_path):
         own._cache.__wrapped__()
 
     assert names[0] == names[2] != names[1]
+
+
+def test_where_groups_do_not_fill_blocks_the_forward_is_as_shipped_and_surveys_nothing(calls):
+    q, k, v, *_ = tensors(heads=6, kv_heads=2, dim=128)
+    out, _lse, extents = hooks().surveyed_forward(q, k, v, **OPTIONS)
+
+    assert extents is None
+    assert torch.equal(q + 1, out)
+    assert 1 == len(calls)
+
+
+def test_a_surveyed_forward_takes_bfloat16_alone():
+    q, k, v, *_ = (tensor.half() for tensor in tensors(dim=128))
+
+    with pytest.raises(ValueError, match="take bfloat16, not torch"):
+        hooks().surveyed_forward(q, k, v, **OPTIONS)
+
+
+def test_blocks_of_other_sizes_than_keys_are_shared_out_among_are_refused(calls):
+    interface = sys.modules["flash_attn.cute"].interface
+    interface._resolve_causal_local_window = lambda causal, left, right: (causal, False, left, right)
+    interface._tile_size_fwd_sm90 = lambda *given: SimpleNamespace(m_block_size=64)
+
+    with pytest.raises(ValueError, match="among blocks of 128 rows, not of 64"):
+        hooks()._forward_plan(128, 1, True, None, None)
+
+
+@pytest.mark.parametrize("window", [None, 4])
+def test_a_surveyed_forward_hands_the_kernel_room_for_each_part(calls, monkeypatch, window):
+    own, given = hooks(), []
+    interface = sys.modules["flash_attn.cute"].interface
+    interface._resolve_causal_local_window = lambda causal, left, right: (causal, left is not None, left, right)
+    interface._tile_size_fwd_sm90 = lambda *asked: SimpleNamespace(
+        m_block_size=128, n_block_size=128, intra_wg_overlap=True, mma_pv_is_rs=True
+    )
+    utils = ModuleType("flash_attn.cute.utils")
+    utils.AuxData = lambda tensors, scalars: (tensors, scalars)
+    monkeypatch.setitem(sys.modules, "flash_attn.cute.utils", utils)
+    monkeypatch.setattr(own, "_forward_kernel", lambda *asked: lambda *arguments: given.append(arguments))
+    q, k, v, *_ = tensors(heads=4, kv_heads=2, rows=300, dim=128)
+    out, lse, extents = own.surveyed_forward(q, k, v, window=window, **OPTIONS)
+    edges, (tensors_in_place, scalars) = given[0][11:13], given[0][15]
+
+    assert (out.shape, lse.shape) == (q.shape, (1, 4, 300))
+    assert (1, 2, 2, own.shares.parts(300, 300, 2, 128, True, window)) == extents.shape
+    assert [tensor.data_ptr() for tensor in (k, v, extents)] == [tensor.data_ptr() for tensor in tensors_in_place]
+    assert scalars is None
+    assert ((None, None) if window is None else (3, 0)) == edges
+
+
+def test_extents_reach_what_prepares_the_exact_backward(monkeypatch):
+    own, given = hooks(), []
+    cute = ModuleType("flash_attn.cute")
+    cute.interface = None
+    monkeypatch.setitem(sys.modules, "flash_attn", ModuleType("flash_attn"))
+    monkeypatch.setitem(sys.modules, "flash_attn.cute", cute)
+    monkeypatch.setattr(own, "_exact", lambda rows, lse, scale, mask, extents: given.append(extents) or rows[:3])
+    q, k, v, out, lse, grad = tensors()
+    own.backward(q, k, v, out, lse, grad, extents="those", **OPTIONS)
+    own.backward(q, k, v, out, lse, grad, **OPTIONS)
+
+    assert ["those", None] == given

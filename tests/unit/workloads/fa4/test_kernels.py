@@ -141,6 +141,58 @@ def test_a_row_of_the_gradient_that_has_no_norm_has_no_delta_the_others_do(gener
     assert bool(got[~expected].isfinite().all())
 
 
+def surveyed(k, v, count):
+    """Extents as the forward leaves them: f32 bits of what is largest in each of ``count`` parts of the rows."""
+    value, key = v.float().square().sum(dim=-1).sqrt(), k.float().abs().amax(dim=-1)
+    parts = [[part.amax(dim=-1) for part in one.tensor_split(count, dim=-1)] for one in (value, key)]
+    return torch.stack([torch.stack(one, dim=-1) for one in parts], dim=2).contiguous().view(torch.int32)
+
+
+@pytest.mark.parametrize(("heads", "group", "count"), [(4, 1, 3), (4, 2, 48), (6, 3, 51), (8, 8, 1)])
+def test_where_the_forward_surveyed_delta_is_that_of_a_survey_here(generator, device, heads, group, count):
+    _q, k, v, out, lse, grad = problem(generator, device, batch=2, heads=heads, group=group)
+    k *= 2.0 ** torch.arange(heads // group, device=device)[:, None, None]
+    v[...] = (v * 4).round() / 4  # squares and their sums are exact: the same norms in any order
+    lse[0, 1, 3], grad[1, 0, 7, 3] = -math.inf, math.nan
+    grad *= 2.0 ** torch.linspace(-40, 40, 70, device=device)[:, None]
+    expected = kernels().prepare(k, v, out, lse, grad, 128)
+    got = kernels().prepare(k, v, out, lse, grad, 128, surveyed(k, v, count))
+
+    assert [torch.equal(a.view(torch.int32), b.view(torch.int32)) for a, b in zip(expected, got, strict=True)] == [True] * 3
+
+
+def test_where_the_forward_surveyed_keys_and_values_are_not_read(generator, device):
+    _q, k, v, out, lse, grad = problem(generator, device)
+    extents = surveyed(k, v, 6)
+    expected = kernels().prepare(k, v, out, lse, grad, 128, extents)
+    got = kernels().prepare(k.fill_(math.nan), v.fill_(math.nan), out, lse, grad, 128, extents)
+
+    assert torch.equal(expected[0], got[0])
+
+
+@pytest.mark.parametrize("which", [0, 1], ids=["value", "key"])
+@pytest.mark.parametrize("part", [0, 50])
+def test_one_large_part_raises_the_exponents_of_its_head_alone(generator, device, which, part):
+    _q, k, v, out, lse, grad = problem(generator, device)
+    extents = surveyed(k, v, 51)
+    before = carried(kernels().prepare(k, v, out, lse, grad, 128, extents)[0])[..., :70]
+    extents.view(torch.float32)[0, 1, which, part] = 2.0**20
+    after = carried(kernels().prepare(k, v, out, lse, grad, 128, extents)[0])[..., :70]
+
+    assert torch.equal(before[:, :2], after[:, :2])
+    assert bool((after[:, 2:] > before[:, 2:] + 10).all())
+
+
+def test_an_extent_that_overflowed_leaves_no_constant(generator, device):
+    _q, k, v, out, lse, grad = problem(generator, device)
+    extents = surveyed(k, v, 3)
+    extents.view(torch.float32)[0, 0, 0, 1] = math.inf
+    got = carried(kernels().prepare(k, v, out, lse, grad, 128, extents)[0])[..., :70]
+
+    assert {255} == set(got[:, :2].flatten().tolist())
+    assert bool((got[:, 2:] < 255).all())
+
+
 @pytest.mark.parametrize(("causal", "window"), [(False, None), (True, None), (True, 100)])
 def test_the_guess_follows_the_data_and_clears_the_sums(generator, device, causal, window):
     q, _k, v, _out, _lse, grad = problem(generator, device)

@@ -175,7 +175,7 @@ def test_workspace_counts_sums_rows_and_room_aside(probe):
 
     assert sums + 2 * rows == probe.workspace("atomic", **shape)
     assert sums + 2 * rows + 2 * 16 * 64 * 4 == probe.workspace("ordered", **shape)
-    assert sums + 2 * rows + 2 * 16 * 2 * 64 * 4 + rows == probe.workspace("exact", **shape)
+    assert sums + 2 * rows == probe.workspace("exact", **shape)  # K and V are surveyed by the forward
 
 
 @pytest.mark.parametrize(("dim", "rows"), [(128, 192), (64, 256)])
@@ -191,4 +191,27 @@ def test_workspace_of_grouped_heads_holds_every_head_once_more(probe):
     atomic, exact = (probe.workspace(rule, **shape) for rule in ("atomic", "exact"))
     tile = 3 * 128 * 64 * 4
 
-    assert (8 * 2 * tile) + 4 * 2 * 64 * 2 + 4 * 8 * 256 + 4 * 2 * 3 * 10 == exact - atomic
+    assert (8 * 2 * tile) + 4 * 2 * 3 * 10 == exact - atomic
+
+
+def test_workspace_holds_the_survey_where_the_forward_makes_none(probe):
+    shape = {"batch": 1, "heads": 6, "kv_heads": 2, "q_len": 256, "kv_len": 300, "dim": 128}
+    atomic, exact = (probe.workspace(rule, **shape) for rule in ("atomic", "exact"))
+    tile = 3 * 128 * 128 * 4
+
+    assert (6 * 2 * tile) + 4 * 2 * 64 * 2 + 4 * 6 * 256 + 4 * 2 * 3 * 8 == exact - atomic
+    assert 0 == probe.survey_bytes(**shape, causal=True, window=None)
+
+
+@pytest.mark.parametrize(
+    ("dim", "group", "expected"), [(128, 1, True), (128, 8, True), (128, 3, False), (64, 3, True), (64, 5, False)]
+)
+def test_the_forward_surveys_where_whole_groups_fill_its_blocks(probe, dim, group, expected):
+    assert expected is probe.surveys(dim, group)
+
+
+def test_survey_bytes_are_two_numbers_of_each_warp_of_the_blocks_that_survey(probe):
+    shape = {"batch": 2, "heads": 16, "kv_heads": 4, "q_len": 4096, "kv_len": 4096, "dim": 128}
+
+    assert 2 * 4 * 2 * 4 * 3 * 65 == probe.survey_bytes(**shape, causal=True, window=None)
+    assert 2 * 4 * 2 * 4 * 3 * 128 == probe.survey_bytes(**shape, causal=False, window=None)
