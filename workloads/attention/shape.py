@@ -4,7 +4,7 @@ from __future__ import annotations
 
 ROWS = 128  # statistics per query are padded to whole blocks of this many rows, whatever a kernel's own block is
 SHARED = 128  # keys per block whose share of a query's probability the forward hands on: the backward's longest block of keys
-SURVEYED = 64  # keys per block whose largest magnitudes the forward hands on, at least
+SURVEYED = 2048  # keys for each of the forward's programs that look for the largest magnitudes, at most
 DIMENSIONS = (64, 128)
 
 
@@ -13,9 +13,9 @@ def padded(rows: int) -> int:
     return -(-rows // ROWS) * ROWS
 
 
-def surveyed_blocks(keys: int) -> int:
-    """Blocks of :data:`SURVEYED` keys."""
-    return -(-keys // SURVEYED)
+def surveyors(keys: int, group: int) -> int:
+    """How many programs each of a group's query heads has to survey their keys: the group's share them, as many each."""
+    return -(-keys // (SURVEYED * group))
 
 
 def visible_pairs(q_len: int, kv_len: int, causal: bool, window: int | None) -> int:
@@ -32,7 +32,7 @@ def visible_pairs(q_len: int, kv_len: int, causal: bool, window: int | None) -> 
 
 def statistics_bytes(batch: int, heads: int, kv_heads: int, q_len: int, kv_len: int, surveyed: bool) -> int:
     """What the forward keeps for the backward beside its output: log-sum-exp; norms and shares of queries, survey of keys."""
-    survey = 8 * batch * heads * padded(q_len) + 8 * batch * kv_heads * surveyed_blocks(kv_len)
+    survey = 8 * batch * heads * (padded(q_len) + surveyors(kv_len, heads // kv_heads))
     return 4 * batch * heads * q_len + (survey if surveyed else 0)
 
 

@@ -44,11 +44,11 @@ def test_the_survey_is_the_same_taken_in_the_forward_or_alone(device):
     _, _, taken = given.forward()
     alone = discover.module("attention.forward.kernels").survey_of(*given[:3])
 
-    assert torch.allclose(taken.norms[:, :37], alone.norms[:, :37], rtol=1e-6)
-    assert torch.allclose(taken.norms[:, :37].view(2, 4, 37), given.q.float().norm(dim=-1), rtol=1e-6)
-    assert torch.equal(taken.reach, alone.reach)
-    for row, expected in zip(alone.reach, (given.v.float().norm(dim=-1), given.k.float().abs().amax(dim=-1)), strict=True):
-        assert torch.allclose(row.amax(dim=1), expected.amax(dim=-1).flatten(), rtol=1e-6)
+    assert torch.allclose(taken.norms[:, :37], alone.norms[:, :37], rtol=1e-5)
+    assert torch.allclose(taken.norms[:, :37].view(2, 4, 37), given.q.float().norm(dim=-1), rtol=1e-5)
+    for survey in (taken, alone):
+        assert torch.allclose(survey.reach[0].amax(dim=1), given.v.float().norm(dim=-1).amax(dim=-1).flatten(), rtol=1e-5)
+        assert torch.equal(survey.reach[1].amax(dim=1), given.k.float().abs().amax(dim=(2, 3)).flatten())
 
 
 @pytest.mark.parametrize("exponent", [-24, -14, 0, 15])

@@ -1,7 +1,7 @@
 """Attention's forward: one program per block of queries walks over its keys with a running softmax; nothing is split or added.
 
 With ``SURVEY`` it also writes down what the backward's proof needs and would have to read q, k and v once more for: the norm of
-every query, its share, and of every block of keys the largest ‖V_j‖ and |K_jd|.
+every query, its share, and, by a few programs more that do nothing else, the largest ‖V_j‖ and |K_jd|.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from .. import shape
 from ..shape import padded
 
 SHARED = tl.constexpr(shape.SHARED)
-SIZES = ("heads", "kv_heads", "q_len", "kv_len", "window", "key_blocks")  # one binary for all of them
+SIZES = ("heads", "kv_heads", "q_len", "kv_len", "window", "key_blocks", "surveyors")  # one binary for all of them
 
 
 class Survey(NamedTuple):
-    """Magnitudes in f32: ``norms`` [B·Hq, padded queries] are ‖q_i‖, ``reach`` [2, B·Hkv, key blocks] are maxima.
+    """Magnitudes in f32: ``norms`` [B·Hq, padded queries] are ‖q_i‖, ``reach`` [2, B·Hkv, parts] are maxima.
 
     ``shares`` [B·Hq, padded queries]: no block of :data:`~workloads.attention.shape.SHARED` keys, counted from the first key,
     has more than this of a query's probability; 0 where a query sees nothing. ``reach`` holds the largest ‖V_j‖ and |K_jd| of
-    each block; NaN where it holds NaN or Inf.
+    each part of the keys, 0 where there is none, NaN where it holds NaN or Inf; all parts together are all keys.
     """
 
     norms: torch.Tensor
@@ -62,31 +62,64 @@ def _log2_above(positive):
 
 
 @triton.jit
-def _lengths(rows):
-    """Norms of rows where it does no harm that squares may over- or underflow."""
-    rows = rows.to(tl.float32)
-    return tl.sqrt(tl.sum(rows * rows, axis=1))
+def _lengths(tile, M: tl.constexpr):
+    """Norms of a tile's M rows, its product's diagonal, where it does no harm that squares may over- or underflow."""
+    rows = tl.arange(0, M)
+    products = tl.dot(tile, tile.T)
+    return tl.sqrt(tl.sum(tl.where(rows[:, None] == rows[None, :], products, 0.0), axis=1))
 
 
 @triton.jit
-def _magnitude(tile):
-    """The largest |element| of a 16-bit matrix in f32, NaN if any is NaN or Inf: their bits are larger than any number's."""
-    bits = tl.max(tl.max((tile.to(tl.int16, bitcast=True) & 0x7FFF).to(tl.int32), axis=1), axis=0)
-    largest = bits.to(tl.int16).to(tile.dtype, bitcast=True).to(tl.float32)
-    return largest + largest * 0.0
+def _magnitudes(tile):
+    """|element| of a 16-bit matrix as integers in the same order; those of NaN and Inf are larger than any number's."""
+    return tile.to(tl.int16, bitcast=True) & 0x7FFF
 
 
 @triton.jit
-def _survey_keys(k, v, reach, b, kv_head, stride, first_block, step, blocks, D: tl.constexpr, N: tl.constexpr):
-    """Largest ‖V_j‖ and |K_jd| of every ``step``-th block of N keys; ``reach`` points to the head's own."""
-    for block in range(first_block, blocks, step):
-        tl.store(reach + stride + block, _magnitude(k.load([b, kv_head, block * N, 0]).reshape(N, D)))
+def _longest(v, b, kv_head, first, step, blocks, D: tl.constexpr, N: tl.constexpr):
+    """The largest ‖V_j‖ of every ``step``-th block of N keys, at any magnitude; NaN if an element is NaN or Inf."""
+    longest = 0.0
+    for block in tl.range(first, blocks, step, num_stages=1):
         values = v.load([b, kv_head, block * N, 0]).reshape(N, D)
-        largest = _magnitude(values)
+        bits = tl.max(tl.max(_magnitudes(values).to(tl.int32), axis=1), axis=0)
+        largest = bits.to(tl.int16).to(values.dtype, bitcast=True).to(tl.float32)
         exponent, down = _near_one(largest)  # one for the block: of rows far below the largest element nothing is needed
         scaled = values.to(tl.float32) * down
-        longest = tl.max(tl.sum(scaled * scaled, axis=1), axis=0)
-        tl.store(reach + block, tl.sqrt(longest) * _two_to(exponent) + largest * 0.0)
+        found = tl.sqrt(tl.max(tl.sum(scaled * scaled, axis=1), axis=0)) * _two_to(exponent)
+        longest = tl.where(largest < float("inf"), tl.maximum(longest, found), float("nan")) + longest * 0.0
+    return longest
+
+
+@triton.jit
+def _survey_keys(
+    k, v, reach, heads, kv_heads, kv_len, surveyor, surveyors,
+    D: tl.constexpr, N: tl.constexpr, GROUP: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """The largest ‖V_j‖ and |K_jd| of the blocks of N keys that fall to this program; each head of a group has ``surveyors``.
+
+    ``V·Vᵀ`` holds all ‖V_j‖² on its diagonal, and elsewhere nothing larger (Cauchy-Schwarz): its largest element is theirs, and
+    no row has to be summed. Maxima stay where they are in registers until the last block.
+    """
+    b, head = tl.program_id(1) // heads, tl.program_id(1) % heads
+    kv_head, parts = head // GROUP, GROUP * surveyors
+    part, blocks = head % GROUP * surveyors + surveyor, tl.cdiv(kv_len, N)
+    key_bits = tl.zeros((N, D), dtype=tl.int16)
+    square_bits = tl.zeros((N,), dtype=tl.int32)
+    for block in tl.range(part, blocks, parts, num_stages=STAGES):
+        key_tile = k.load([b, kv_head, block * N, 0]).reshape(N, D)
+        values = v.load([b, kv_head, block * N, 0]).reshape(N, D)
+        products = tl.dot(values, values.T)
+        key_bits = tl.maximum(key_bits, _magnitudes(key_tile))
+        square_bits = tl.maximum(square_bits, tl.max(products.to(tl.int32, bitcast=True) & 0x7FFFFFFF, axis=1))
+    bits = tl.max(tl.max(key_bits, axis=0).to(tl.int32), axis=0)
+    key_largest = bits.to(tl.int16).to(k.dtype, bitcast=True).to(tl.float32)
+    square = tl.max(square_bits, axis=0).to(tl.float32, bitcast=True)
+    longest = tl.sqrt(square)
+    if not ((square > 1e-20) & (square < 1e30)):  # squares may have under- or overflowed; or NaN
+        longest = _longest(v, b, kv_head, part, parts, blocks, D, N)
+    reach += (b * kv_heads + kv_head) * parts + part
+    tl.store(reach, longest)
+    tl.store(reach + tl.num_programs(1) // GROUP * parts, key_largest + key_largest * 0.0)
 
 
 @triton.jit
@@ -125,15 +158,15 @@ def _walk(
     return total, highest, weight_sum, heaviest
 
 
-@triton.jit(do_not_specialize=SIZES)
-def _attend(
-    q, k, v, out, lse, norms, shares, reach, heads, kv_heads, q_len, kv_len, q_padded, window, scale,
+@triton.jit
+def _attend_block(
+    q, k, v, out, lse, norms, shares, heads, block, q_len, kv_len, q_padded, window, scale,
     D: tl.constexpr, M: tl.constexpr, N: tl.constexpr, GROUP: tl.constexpr, CAUSAL: tl.constexpr, WINDOWED: tl.constexpr,
     EVEN: tl.constexpr, SURVEY: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """Output and log-sum-exp (natural) of one block of queries; q, k, v, out by descriptor."""
-    blocks, key_blocks = tl.cdiv(q_len, M), tl.cdiv(kv_len, N)
-    query = (blocks - 1 - tl.program_id(0)) * M  # causal: long programs first
+    """Output and log-sum-exp of the ``block``-th block of M queries; with SURVEY their norms and shares."""
+    key_blocks = tl.cdiv(kv_len, N)
+    query = block * M
     b, head = tl.program_id(1) // heads, tl.program_id(1) % heads
     kv_head = head // GROUP
     shift = kv_len - q_len
@@ -171,41 +204,56 @@ def _attend(
             inner_last, last, D, N, CAUSAL, WINDOWED, True, STAGES,
         )  # fmt: skip
     empty = weight_sum == 0.0
-    total = tl.where(empty[:, None], 0.0, total / weight_sum[:, None])
+    inverse = 1.0 / weight_sum
+    total = tl.where(empty[:, None], 0.0, total * inverse[:, None])
     out.store([b, head, query, 0], total.to(out.dtype).reshape(1, 1, M, D))
     natural = tl.where(empty, float("-inf"), (highest + tl.log2(weight_sum)) * 0.6931471805599453)
     row = tl.program_id(1).to(tl.int64)
     tl.store(lse + row * q_len + rows, natural, mask=rows < q_len)
     if SURVEY:
         at = row * q_padded + rows
-        tl.store(norms + at, _lengths(query_tile), mask=rows < q_padded)
+        tl.store(norms + at, _lengths(query_tile, M), mask=rows < q_padded)
         PARTS: tl.constexpr = SHARED // N if SHARED > N else 1
-        share = heaviest / weight_sum * PARTS
+        share = heaviest * inverse * PARTS
         tl.store(shares + at, tl.where(empty, 0.0, share), mask=rows < q_padded)
-        stride = tl.num_programs(1) // heads * kv_heads * key_blocks
-        if head % GROUP == 0:
-            reach += (b * kv_heads + kv_head) * key_blocks
-            _survey_keys(k, v, reach, b, kv_head, stride, tl.program_id(0), blocks, key_blocks, D, N)
+
+
+@triton.jit(do_not_specialize=SIZES)
+def _attend(
+    q, k, v, out, lse, norms, shares, reach, heads, kv_heads, q_len, kv_len, q_padded, window, surveyors, scale,
+    D: tl.constexpr, M: tl.constexpr, N: tl.constexpr, GROUP: tl.constexpr, CAUSAL: tl.constexpr, WINDOWED: tl.constexpr,
+    EVEN: tl.constexpr, SURVEY: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """Output and log-sum-exp (natural); q, k, v, out by descriptor. The first ``surveyors`` of a head survey keys instead."""
+    block = tl.num_programs(0) - 1 - tl.program_id(0)  # causal: long programs first
+    if SURVEY:
+        if tl.program_id(0) < surveyors:
+            _survey_keys(k, v, reach, heads, kv_heads, kv_len, tl.program_id(0), surveyors, D, N, GROUP, STAGES)
+        else:
+            _attend_block(
+                q, k, v, out, lse, norms, shares, heads, block, q_len, kv_len, q_padded, window, scale,
+                D, M, N, GROUP, CAUSAL, WINDOWED, EVEN, SURVEY, STAGES,
+            )  # fmt: skip
+    else:
+        _attend_block(
+            q, k, v, out, lse, norms, shares, heads, block, q_len, kv_len, q_padded, window, scale,
+            D, M, N, GROUP, CAUSAL, WINDOWED, EVEN, SURVEY, STAGES,
+        )  # fmt: skip
 
 
 @triton.jit(do_not_specialize=SIZES)
 def _survey(
-    q, k, v, norms, shares, reach, heads, kv_heads, q_padded, key_blocks,
+    q, k, v, norms, shares, reach, heads, kv_heads, kv_len, q_padded,
     D: tl.constexpr, M: tl.constexpr, N: tl.constexpr, GROUP: tl.constexpr,
 ):  # fmt: skip
     """What ``_attend`` writes with SURVEY, for a forward that was another's; of the shares nothing is known: 1."""
     query = tl.program_id(0) * M
     b, head = tl.program_id(1) // heads, tl.program_id(1) % heads
-    kv_head = head // GROUP
     query_tile = q.load([b, head, query, 0]).reshape(M, D)
-    rows = query + tl.arange(0, M)
-    at = tl.program_id(1).to(tl.int64) * q_padded + rows
-    tl.store(norms + at, _lengths(query_tile), mask=rows < q_padded)
-    tl.store(shares + at, tl.full((M,), 1.0, dtype=tl.float32), mask=rows < q_padded)
-    stride = tl.num_programs(1) // heads * kv_heads * key_blocks
-    if head % GROUP == 0:
-        reach += (b * kv_heads + kv_head) * key_blocks
-        _survey_keys(k, v, reach, b, kv_head, stride, tl.program_id(0), tl.num_programs(0), key_blocks, D, N)
+    at = tl.program_id(1).to(tl.int64) * q_padded + query + tl.arange(0, M)
+    tl.store(norms + at, _lengths(query_tile, M))
+    tl.store(shares + at, tl.full((M,), 1.0, dtype=tl.float32))
+    _survey_keys(k, v, reach, heads, kv_heads, kv_len, tl.program_id(0), tl.num_programs(0), D, N, GROUP, 2)
 
 
 def tiles(tensor: torch.Tensor, rows: int) -> TensorDescriptor:
@@ -242,15 +290,17 @@ def forward(
     rows, keys = options["M"], options["N"]
     out = torch.empty_like(q)
     lse = torch.empty((batch, heads, q_len), dtype=torch.float32, device=q.device)
-    q_padded, key_blocks = padded(q_len), triton.cdiv(kv_len, keys)
+    q_padded, group, surveyors = padded(q_len), heads // kv_heads, 0
     found = None
     if survey:
+        surveyors = shape.surveyors(kv_len, group)
         norms, shares = torch.empty((2, batch * heads, q_padded), dtype=torch.float32, device=q.device)
-        found = Survey(norms, shares, torch.empty((2, batch * kv_heads, key_blocks), dtype=torch.float32, device=q.device))
-    _attend[(triton.cdiv(q_len, rows), batch * heads)](
+        reach = torch.empty((2, batch * kv_heads, surveyors * group), dtype=torch.float32, device=q.device)
+        found = Survey(norms, shares, reach)
+    _attend[(surveyors + triton.cdiv(q_len, rows), batch * heads)](
         tiles(q, rows), tiles(k, keys), tiles(v, keys), tiles(out, rows), lse, *(found or (lse, lse, lse)),
-        heads, kv_heads, q_len, kv_len, q_padded, window or 0, scale,
-        D=dim, GROUP=heads // kv_heads, CAUSAL=causal or window is not None, WINDOWED=window is not None,
+        heads, kv_heads, q_len, kv_len, q_padded, window or 0, surveyors, scale,
+        D=dim, GROUP=group, CAUSAL=causal or window is not None, WINDOWED=window is not None,
         EVEN=kv_len % keys == 0, SURVEY=survey, **options, enable_fp_fusion=True
     )  # fmt: skip
     return out, lse, found
@@ -263,11 +313,12 @@ def survey_of(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Survey:
     q, k, v = described(q), described(k), described(v)
     options: dict[str, Any] = dict(config_for("attention.survey", dim, q))
     rows, keys = options["M"], options["N"]
-    q_padded, key_blocks = padded(q_len), triton.cdiv(kv_len, keys)
+    q_padded, group = padded(q_len), heads // kv_heads
+    programs = q_padded // rows
     norms, shares = torch.empty((2, batch * heads, q_padded), dtype=torch.float32, device=q.device)
-    found = Survey(norms, shares, torch.empty((2, batch * kv_heads, key_blocks), dtype=torch.float32, device=q.device))
-    _survey[(q_padded // rows, batch * heads)](
-        tiles(q, rows), tiles(k, keys), tiles(v, keys), *found, heads, kv_heads, q_padded, key_blocks,
-        D=dim, GROUP=heads // kv_heads, **options, enable_fp_fusion=True
+    reach = torch.empty((2, batch * kv_heads, programs * group), dtype=torch.float32, device=q.device)
+    _survey[(programs, batch * heads)](
+        tiles(q, rows), tiles(k, keys), tiles(v, keys), norms, shares, reach, heads, kv_heads, kv_len, q_padded,
+        D=dim, GROUP=group, **options, enable_fp_fusion=True
     )  # fmt: skip
-    return found
+    return Survey(norms, shares, reach)
