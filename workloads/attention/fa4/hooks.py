@@ -53,8 +53,8 @@ def surveyed_forward(
 ) -> tuple[Any, Any, Any | None]:
     """``(out, lse, extents)``: what :func:`forward` returns, bit for bit, and what :func:`backward` takes for the exact rule.
 
-    ``extents`` [B, Hkv, 2, n] i32 are f32 bits of the largest ‖V_j‖ and |K_jd| of n parts of a kv head's rows; None where warps
-    that could survey fetch Q (:func:`.probe.surveys`). Raises ``ValueError`` for another dtype than bfloat16.
+    ``extents`` [B, Hkv, 2, n] i32 are f32 bits of the largest ‖V_j‖² and |K_jd| of n parts of a kv head's rows; None where
+    the warps that could survey fetch Q (:func:`.probe.surveys`). Raises ``ValueError`` for another dtype than bfloat16.
     """
     _check_dtype(q)
     batch, heads, q_rows, dim = q.shape

@@ -41,9 +41,9 @@ def _finite(value):
 def _extent(extents, count, CHUNKS: tl.constexpr):
     """Of :func:`.bound.extent`: one head's from those of its ``count`` chunks, at most CHUNKS."""
     chunk = tl.arange(0, CHUNKS)
-    value = tl.max(tl.load(extents + chunk, mask=chunk < count, other=0), axis=0).to(tl.float32, bitcast=True)
+    square = tl.max(tl.load(extents + chunk, mask=chunk < count, other=0), axis=0).to(tl.float32, bitcast=True)
     key = tl.max(tl.load(extents + count + chunk, mask=chunk < count, other=0), axis=0).to(tl.float32, bitcast=True)
-    return tl.maximum((value + LOST_NORM) * key * 2.0, LEAST)
+    return tl.maximum((tl.sqrt(square) + LOST_NORM) * key * 2.0, LEAST)
 
 
 @triton.jit
@@ -81,7 +81,7 @@ def _rms(pointer, stride, head_stride, heads, rows, SAMPLES: tl.constexpr, D: tl
 
 @triton.jit
 def _survey_chunk(k, v, extents, rows, chunk, k_row, v_row, CHUNKS: tl.constexpr, ROWS: tl.constexpr, D: tl.constexpr):
-    """Of one chunk of a head's kv rows: the largest ‖V_j‖ and |K_jd|, as bits. NaN and Inf are left out."""
+    """Of one chunk of a head's kv rows: the largest ‖V_j‖² and |K_jd|, as bits. NaN and Inf are left out."""
     column = tl.arange(0, D)[None, :]
     count = tl.cdiv(rows, CHUNKS)
     key = tl.zeros((ROWS, D), dtype=tl.float32)
@@ -94,8 +94,7 @@ def _survey_chunk(k, v, extents, rows, chunk, k_row, v_row, CHUNKS: tl.constexpr
         value = _finite(tl.load(v + place * v_row + column, mask=inside, other=0.0).to(tl.float32))
         key = tl.maximum(key, tl.abs(one))
         square = tl.maximum(square, tl.sum(value * value, axis=1))
-    norm = tl.sqrt(tl.max(square, axis=0))
-    tl.store(extents + chunk, norm.to(tl.int32, bitcast=True))
+    tl.store(extents + chunk, tl.max(square, axis=0).to(tl.int32, bitcast=True))
     tl.store(extents + CHUNKS + chunk, tl.max(tl.max(key, axis=1), axis=0).to(tl.int32, bitcast=True))
 
 
@@ -266,7 +265,7 @@ def prepare(
 
     ``k``, ``v`` [B, Hkv, Sk, D], ``out``, ``grad`` [B, Hq, Sq, D] with contiguous rows, ``lse`` [B, Hq, Sq] f32 contiguous.
     delta's last eight bits are the exponent of its row's U (:func:`.bound.exponent`). ``extents`` [B, Hkv, 2, n] i32: f32 bits
-    of the largest ‖V_j‖ and |K_jd| of n parts of the rows of ``k`` and ``v``, which then are not read.
+    of the largest ‖V_j‖² and |K_jd| of n parts of the rows of ``k`` and ``v``, which then are not read.
     """
     batch, heads, rows, dim = grad.shape
     kv_heads, kv_rows = k.shape[1:3]

@@ -153,7 +153,7 @@ def survey_rows(
 class SurveyingForward(FlashAttentionForwardSm90):  # type: ignore[misc,unused-ignore]
     """flash-attn-4's forward; its auxiliary tensors are K and V [B, S, Hkv, D] and the extents [B, Hkv, 2, 3·shares] i32.
 
-    The extents are f32 bits: of the rows that a warp surveys the largest ‖V_j‖ and |K_jd|. NaN and Inf are left out.
+    The extents are f32 bits: of the rows that a warp surveys the largest ‖V_j‖² and |K_jd|. NaN and Inf are left out.
     """
 
     def kernel(self, *args: Any) -> Any:
@@ -187,5 +187,5 @@ class SurveyingForward(FlashAttentionForwardSm90):  # type: ignore[misc,unused-i
             value = survey_rows(v[batch, None, head, None], first, end, warp, lane, buffer, self.tile_hdim, False)
             value = cute.arch.warp_redux_sync(value, "max")
             if lane == 0:
-                extents[batch, head, 0, mine] = Int32(bitcast(cute.math.sqrt(as_float(value)).ir_value(), T.i32()))
+                extents[batch, head, 0, mine] = value
                 extents[batch, head, 1, mine] = key << 16
