@@ -136,8 +136,28 @@ def test_rows_whose_certificate_fails_are_summed_again_with_the_same_bits_every_
     assert error(run("exact", x)[1], wanted[1]) <= max(1.1 * error(run("cudnn", x)[1], wanted[1]), 4e-3)
 
 
-def test_certificates_hold_on_ordinary_data():
-    assert 0 == failed_rows(made(queries=4096, keys=4096, topk=512))
+def test_rows_that_fail_by_little_are_summed_again_without_losing_bits():
+    """The first rows of a local pattern: one contribution is far above the rest, count · largest would be 2⁸ coarser."""
+    x = made(pattern="local", queries=2048, keys=2048, topk=512)
+    x["reach"] = x["reach"] / 4
+
+    assert 0 < failed_rows(x)
+    assert_replays_bit_exact(lambda: run("exact", x), replays=6, contention=True, poison=True)
+    wanted, head = exactly(x)[1][:4], slice(0, 4)
+    assert error(run("exact", x)[1][head], wanted) <= 1.1 * error(run("cudnn", x)[1][head], wanted)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"queries": 4096, "keys": 4096, "topk": 512},
+        {"queries": 129, "keys": 2048, "heads": 16, "topk": 512, "pattern": "local"},
+        {"queries": 513, "keys": 4096, "topk": 512, "lengths": True},
+    ],
+    ids=["as usual", "few hits each", "queries with few rows"],
+)
+def test_certificates_hold_on_ordinary_data(changes):
+    assert 0 == failed_rows(made(**changes))
 
 
 @pytest.mark.parametrize("name", HOOKED)

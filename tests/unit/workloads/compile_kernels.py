@@ -58,7 +58,7 @@ KERNELS: list[tuple[str, str, dict[str, str], dict[str, Any]]] = [
 
 
 def instructions(module: str, name: str, types: dict[str, str], constants: dict[str, Any]) -> dict[str, int]:
-    """How often the kernel's PTX holds each load, store, reduction and float addition; all arguments divisible by 16."""
+    """How often the kernel's PTX holds each load, store, reduction, float addition and mma; all arguments divisible by 16."""
     kernel = getattr(discover.module(module), name)
     names = kernel.arg_names
     source = ASTSource(
@@ -69,7 +69,9 @@ def instructions(module: str, name: str, types: dict[str, str], constants: dict[
     )
     options = {"num_warps": 4, "enable_fp_fusion": False}
     ptx = compile_kernel(source, target=GPUTarget("cuda", 90, 32), options=options).asm["ptx"]
-    found = re.findall(r"^\s*(?:@\S+\s+)?((?:ld\.global|st\.global|red|atom|fma|add|sub|redux)\.\S*)", ptx, flags=re.MULTILINE)
+    found = re.findall(
+        r"^\s*(?:@\S+\s+)?((?:ld\.global|st\.global|red|atom|fma|mma|add|sub|redux)\.\S*)", ptx, flags=re.MULTILINE
+    )
     return dict(Counter(found))
 
 

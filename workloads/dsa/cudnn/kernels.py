@@ -1,7 +1,8 @@
 """Triton kernels around the hooked one: quanta before it, judgement and second run after it, the fold of slices.
 
 Tables lie behind the accumulator (``shape.tables_bytes``): per row C, certificate, count and largest magnitude; then one flag.
-Until the judgement the largest magnitudes' place holds what the main kernel looks up: the exponents of all C, a byte each.
+Until the judgement the largest magnitudes' place holds what the main kernel looks up: the exponents of all C, a byte each; after
+it the certificates' place holds what the second run's survey adds up.
 """
 
 from __future__ import annotations
@@ -13,11 +14,24 @@ import triton
 import triton.language as tl
 
 from . import shape
-from .quantum import FEW_QUANTA, LITTLE_USED, MARGIN, MOST_EXPONENT, MOST_UNITS, PRIOR
+from .quantum import (
+    FEW_QUANTA,
+    LEAST_HITS,
+    LITTLE_USED,
+    MARGIN,
+    MOST_EXPONENT,
+    MOST_SUMMED,
+    MOST_SURVEYED,
+    MOST_UNITS,
+    PRIOR,
+)
 
 LOG2_E = tl.constexpr(1.4426950408889634)
 HIGHEST = tl.constexpr(MOST_EXPONENT)
 PROVEN = tl.constexpr(MOST_UNITS)
+MARKED = tl.constexpr(MOST_UNITS + 1)  # in place of the certificate of a row to be summed again; its survey is added to it
+CUT = tl.constexpr(MOST_SURVEYED)
+SUMMED = tl.constexpr(MOST_SUMMED)
 FEW = tl.constexpr(FEW_QUANTA)
 ROOM = tl.constexpr(LITTLE_USED)
 SECOND_RUN_PROGRAMS = 264  # two per SM of an H200; most often they have nothing to do
@@ -44,14 +58,17 @@ def _sample(topk, lengths, sampled, keys, chosen, every, LENGTHS: tl.constexpr, 
 
 
 @triton.jit
-def _choose(sampled, exponents, hits, reach, every, tiles, rows, SHARE: tl.constexpr, GUESS: tl.constexpr, BLOCK: tl.constexpr):
+def _choose(
+    sampled, exponents, hits, reach, every, tiles, rows,
+    SHARE: tl.constexpr, GUESS: tl.constexpr, LEAST: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
     """Turns each row's count into its constant C, in place (``quantum.exponent_for``), and leaves the ``hits`` expected.
 
     ``exponents`` gets the biased exponent of each C, a byte per row.
     """
     row = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     count = tl.load(sampled + row, mask=row < rows, other=0)
-    expected = ((count + GUESS) * every * tiles).to(tl.float32) * (tl.load(reach) / SHARE)
+    expected = (tl.maximum((count + GUESS) * every, LEAST) * tiles).to(tl.float32) * (tl.load(reach) / SHARE)
     known = (expected > 0) & (expected < float("inf"))
     exponent = ((expected.to(tl.int32, bitcast=True) >> 23) & 0xFF) - 23
     exponent = tl.where(known, tl.minimum(tl.maximum(exponent, 1), HIGHEST), 1)
@@ -64,15 +81,15 @@ def _choose(sampled, exponents, hits, reach, every, tiles, rows, SHARE: tl.const
 def _judge(units, hits, largest, sums, failed, rows, DIM: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
     """Clears the sums of rows whose certificate does not hold or whose quantum was far too coarse, and raises the flag.
 
-    The second are marked by a certificate of −1. ``hits`` are what was expected; they make room for the second run's counts, as
-    the exponents do for its ``largest`` magnitudes.
+    Their certificates become MARKED, from where the second run's survey counts on. A negative one has wrapped around. ``hits``
+    are what was expected; they make room for the second run's counts, as the exponents do for its ``largest`` magnitudes.
     """
     row = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     unit = tl.load(units + row, mask=row < rows, other=0)
     few = tl.minimum(tl.load(hits + row, mask=row < rows, other=0).to(tl.int64) * FEW, ROOM)
     coarse = (unit > 0) & (unit < few)
-    bad = (unit > PROVEN) | coarse
-    tl.store(units + row, -1, mask=coarse)
+    bad = (unit > PROVEN) | (unit < 0) | coarse
+    tl.store(units + row, tl.full((BLOCK,), MARKED, tl.int64), mask=bad)
     tl.store(hits + row, 0, mask=row < rows)
     tl.store(largest + row, 0, mask=row < rows)
     if tl.max(bad.to(tl.int32), axis=0) > 0:
@@ -111,18 +128,30 @@ def _probabilities(
 
 @triton.jit
 def _constant_again(counts, largest, units, constants, row, valid):
-    """C of the second run (``quantum.exponent_again``); NaN where no f32 sum could be exact.
-
-    Where the first quantum was certified, but coarse, the finer of the two.
-    """
+    """C of the second run (``quantum.exponent_again``), from its survey; NaN where no f32 sum could be exact."""
     count = tl.load(counts + row, mask=valid, other=1)
     c = (tl.maximum(count, 1).to(tl.float32).to(tl.int32, bitcast=True) >> 23) - 126
     m = tl.maximum((tl.load(largest + row, mask=valid, other=0) >> 23) - 126, -125)
-    exponent = c + m + 105
-    possible = (exponent <= HIGHEST) & (count < 16777216)
-    c = tl.where(possible, _bias(tl.minimum(tl.maximum(exponent, 1), HIGHEST)), float("nan"))
-    first = tl.load(constants + row, mask=valid, other=0).to(tl.float32, bitcast=True)
-    return tl.where((tl.load(units + row, mask=valid, other=0) < 0) & ~(c < first), first, c)
+    of_largest = tl.maximum(c + m + 105, 1)
+    total = tl.load(units + row, mask=valid, other=MARKED) - MARKED
+    length = (tl.maximum(total, 1).to(tl.float64).to(tl.int64, bitcast=True) >> 52) - 1022
+    finer, coarser = tl.maximum(24 - length, 0), tl.maximum(length - 24, 0)
+    known = (total < CUT) & (count <= SUMMED)
+    room = tl.where(known, PROVEN - count, 0).to(tl.int64)
+    k = length - 24 + ((tl.where(known, total, 0) << finer) > (room << tl.where(known, coarser, 0))).to(tl.int64)
+    first = (tl.load(constants + row, mask=valid, other=0) >> 23) - 23
+    of_sum = tl.maximum(tl.maximum(first + tl.where(known, k, 0).to(tl.int32), m + 105), 1)
+    exponent = tl.where(known, tl.minimum(of_sum, of_largest), of_largest)
+    possible = (exponent <= HIGHEST) & (count < PROVEN)
+    return tl.where(possible, _bias(tl.minimum(exponent, HIGHEST)), float("nan"))
+
+
+@triton.jit
+def _surveyed(top, constants, row, valid):
+    """What contributions add to their rows' surveys (``quantum.surveyed``); ``top``: their largest magnitudes' bit patterns."""
+    inverse = ((277 - (tl.load(constants + row, mask=valid, other=0) >> 23)) << 23).to(tl.float32, bitcast=True)
+    scaled = tl.minimum(top.to(tl.float32, bitcast=True) * inverse, CUT * 1.0)
+    return tl.where(top > 0, tl.maximum(tl.ceil(scaled).to(tl.int64), 1), 0)
 
 
 @triton.jit
@@ -132,21 +161,23 @@ def _marked(topk, units, query, begin, last, keys, chosen, BLOCK: tl.constexpr):
     row = tl.load(topk + query * chosen + entry, mask=entry < last, other=-1).to(tl.int64)
     valid = (row >= 0) & (row < keys)
     unit = tl.load(units + row, mask=valid, other=0)
-    return row, valid & ((unit > PROVEN) | (unit < 0))
+    return row, valid & (unit > PROVEN)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["survey"])
 def _again(
     q, kv, topk, lengths, out, dout, lse, constants, units, failed, counts, largest, sums,
-    queries, tiles, heads, keys, chosen, programs, scale,
-    LENGTHS: tl.constexpr, SURVEY: tl.constexpr, DIM: tl.constexpr, DIM_V: tl.constexpr,
+    queries, tiles, heads, keys, chosen, programs, survey, scale,
+    LENGTHS: tl.constexpr, DIM: tl.constexpr, DIM_V: tl.constexpr,
     WIDTH: tl.constexpr, HEADS: tl.constexpr, BLOCK: tl.constexpr, SCAN: tl.constexpr,
 ):  # fmt: skip
     """The second run, only for rows that :func:`_judge` cleared; returns at once where there are none.
 
-    SURVEY: counts each such row's contributions and takes their largest finite magnitude. Otherwise adds them, rounded to the
-    quantum that follows from both. A query without such a row costs one look at its indices. Columns go where the stock
-    accumulator keeps them (``shape.place_of``).
+    ``survey`` = 1: counts each such row's contributions, takes their largest finite magnitude and adds up what each measures in
+    units of the first quantum. 0: adds them, rounded to the quantum that follows from these. An argument, not a constant, and
+    kept out of Triton's specialisation: what is proven of one launch's contributions holds for the other's because the same
+    instructions compute both. A query without such a row costs one look at its indices. Columns go where the stock accumulator
+    keeps them (``shape.place_of``).
     """
     todo = tl.where(tl.load(failed) > 0, queries * tiles, 0)
     inside = tl.arange(0, WIDTH)
@@ -180,14 +211,15 @@ def _again(
                         x = tl.dot(ds, _part(q, first, count, DIM, start, WIDTH, HEADS))
                         if start < DIM_V:
                             x += tl.dot(p, _part(dout, first, count, DIM_V, start, WIDTH, HEADS))
-                        if SURVEY:
+                        if survey > 0:
                             magnitude = x.to(tl.int32, bitcast=True) & 0x7FFFFFFF
                             top = tl.maximum(top, tl.max(tl.where(magnitude < 0x7F800000, magnitude, 0), axis=1))
                         else:
                             place = sums + row[:, None] * DIM + start + permuted[None, :]
                             tl.atomic_add(place, (x + c) - c, mask=valid[:, None], sem="relaxed")
-                    if SURVEY:
+                    if survey > 0:
                         tl.atomic_add(counts + row, 1, mask=valid, sem="relaxed")
+                        tl.atomic_add(units + row, _surveyed(top, constants, row, valid), mask=valid, sem="relaxed")
                         tl.atomic_max(largest + row, top, mask=valid, sem="relaxed")
 
 
@@ -206,7 +238,7 @@ class Tables(NamedTuple):
 
     sums: torch.Tensor  # [rows · dim] f32
     constants: torch.Tensor  # [rows] int32: counts of the sample, then the bits of C
-    units: torch.Tensor  # [rows] int64
+    units: torch.Tensor  # [rows] int64: certificates, then MARKED + the second run's sums, where it has to run
     counts: torch.Tensor  # [rows] int32: hits expected, then those of the second run
     largest: torch.Tensor  # [rows] int32: first a byte per row, C's exponent, then bits of an f32
     failed: torch.Tensor  # [1] int32
@@ -235,7 +267,7 @@ def choose_quanta(
     rows = into.constants.shape[0]
     _choose[(triton.cdiv(rows, 256),)](
         into.constants, into.largest.view(torch.uint8), into.counts, reach, every, shape.tiles_of(heads), rows,
-        SHARE=MARGIN, GUESS=PRIOR, BLOCK=256,
+        SHARE=MARGIN, GUESS=PRIOR, LEAST=LEAST_HITS, BLOCK=256,
     )  # fmt: skip
 
 
@@ -251,18 +283,18 @@ def add_again(
     done: Tables, q: torch.Tensor, kv: torch.Tensor, topk: torch.Tensor, topk_length: torch.Tensor | None,
     out: torch.Tensor, lse: torch.Tensor, dout: torch.Tensor, scale: float,
 ) -> None:  # fmt: skip
-    """The second run of failed rows: surveyed, then added with quanta that need no certificate; nothing waits."""
+    """The second run of failed rows: surveyed, then added with quanta that the survey proves; nothing waits."""
     queries, heads, dim = q.shape
     if not topk.numel():
         return
     tiles = shape.tiles_of(heads)
     programs = min(queries * tiles, SECOND_RUN_PROGRAMS)
-    for survey in (True, False):
+    for survey in (1, 0):
         _again[(programs,)](
             q, kv, topk, topk if topk_length is None else topk_length, out, dout, lse,
             done.constants, done.units, done.failed, done.counts, done.largest, done.sums,
-            queries, tiles, heads, kv.shape[0], topk.shape[1], programs, scale,
-            LENGTHS=topk_length is not None, SURVEY=survey, DIM=dim, DIM_V=out.shape[2],
+            queries, tiles, heads, kv.shape[0], topk.shape[1], programs, survey, scale,
+            LENGTHS=topk_length is not None, DIM=dim, DIM_V=out.shape[2],
             WIDTH=64, HEADS=shape.BLOCK, BLOCK=16, SCAN=1024,
         )  # fmt: skip
 

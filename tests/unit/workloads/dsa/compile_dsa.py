@@ -3,6 +3,7 @@
 import json
 import sys
 
+from perfgate import discover
 from tests.unit.workloads.compile_kernels import instructions
 
 TYPES = {
@@ -13,6 +14,7 @@ TYPES = {
 CUTS = {"LENGTHS": False, "PARTS": 1, "V_PARTS": 1, "WIDTH": 64, "HEADS": 64, "BLOCK": 64}
 AGAIN = {
     **TYPES, "constants": "*i32", "failed": "*i32", "counts": "*i32", "sums": "*fp32", "queries": "i32", "programs": "i32",
+    "survey": "i32",
 }  # fmt: skip
 SHAPE = {"LENGTHS": False, "DIM": 512, "DIM_V": 512, "WIDTH": 64, "HEADS": 64, "BLOCK": 16, "SCAN": 1024}
 
@@ -21,7 +23,7 @@ if __name__ == "__main__":
         "racy": instructions("dsa.backward.kernels", "_scatter", TYPES, {**CUTS, "EXACT": False}),
         "exact": instructions("dsa.backward.kernels", "_scatter", TYPES, {**CUTS, "EXACT": True}),
         "staged": instructions("dsa.backward.kernels", "_stage", TYPES, CUTS),
-        "survey": instructions("dsa.cudnn.kernels", "_again", AGAIN, {**SHAPE, "SURVEY": True}),
-        "again": instructions("dsa.cudnn.kernels", "_again", AGAIN, {**SHAPE, "SURVEY": False}),
+        "again": instructions("dsa.cudnn.kernels", "_again", AGAIN, SHAPE),
+        "unspecialised": {one.name: 1 for one in discover.module("dsa.cudnn.kernels")._again.params if one.do_not_specialize},
     }
     json.dump(found, sys.stdout)

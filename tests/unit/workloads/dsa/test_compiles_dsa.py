@@ -53,9 +53,17 @@ def test_the_sorted_form_holds_no_atomics(instructions):
     assert 0 == named(instructions["staged"], "red.") + named(instructions["staged"], "atom.")
 
 
-def test_the_second_run_surveys_in_integers_and_then_adds_floats(instructions):
-    survey, again = instructions["survey"], instructions["again"]
+def test_what_is_surveyed_and_what_is_added_comes_from_the_same_instructions(instructions):
+    """One binary for both launches, and in it each of the four products once: 8 instructions a warp."""
+    again = instructions["again"]
 
-    assert 0 == named(survey, "red.", "f32") + named(survey, "atom.", "f32")
-    assert named(survey, "max.s32") > 0
-    assert named(again, "red.", "f32") + named(again, "atom.", "f32") > 0
+    assert {"survey": 1} == instructions["unspecialised"]
+    assert 4 * (64 // 8 // 4) * (64 // 16) == named(again, "mma.", "m16n8k16")
+
+
+def test_the_survey_is_kept_in_integers(instructions):
+    again = instructions["again"]
+
+    assert 1 == named(again, "red.", "max.s32") + named(again, "atom.", "max.s32")
+    assert 1 == named(again, "red.", "add.u64") + named(again, "atom.", "add.u64")
+    assert 16 * 64 // 128 == named(again, "red.", "add.f32") + named(again, "atom.", "add.f32")
