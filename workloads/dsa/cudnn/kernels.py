@@ -1,8 +1,8 @@
 """Triton kernels around the hooked one: quanta before it, judgement and second run after it, the fold of slices.
 
 Tables lie behind the accumulator (``shape.tables_bytes``): per row C, certificate, count and largest magnitude; then one flag.
-Until the judgement the largest magnitudes' place holds what the main kernel looks up: the exponents of all C, a byte each; after
-it the certificates' place holds what the second run's survey adds up.
+Until the judgement the largest magnitudes' place holds what the main kernel looks up: the exponents of all C, a byte each. From
+then on the certificates' place holds what the second run's survey adds up.
 """
 
 from __future__ import annotations
