@@ -36,4 +36,8 @@ def test_exact_dq_takes_no_conversion_to_integers(found):
 
 @pytest.mark.parametrize("kernel", ["keys alone", "queries alone"])
 def test_two_passes_add_nothing_to_memory(kernel, found):
-    assert found[kernel] == {"wgmma.mma_async": found[kernel]["wgmma.mma_async"], "adds": 0}
+    assert found[kernel] == {"wgmma.mma_async": found[kernel]["wgmma.mma_async"], "adds": 0, "copies in the loop's way": 0}
+
+
+def test_what_exact_dq_needs_is_fetched_ahead(found):
+    assert found["exact"]["copies in the loop's way"] == 0

@@ -32,10 +32,16 @@ ANCHOR_BITS = tl.constexpr(0x4B400000)
 
 
 @triton.jit
-def _greatest(values, known):
-    """The largest of the ``known`` f32 at ``values``, none below 0; NaN if any is: as integers its bits are the largest."""
-    bits = tl.load(values, mask=known, other=0.0).to(tl.int32, bitcast=True) & 0x7FFFFFFF
-    return tl.max(bits, axis=0).to(tl.float32, bitcast=True)
+def _larger(one, another, other_one, other_another):
+    return tl.maximum(one, other_one), tl.maximum(another, other_another)
+
+
+@triton.jit
+def _greatest(ones, others):
+    """The largest of each of two vectors of f32, none below 0; NaN if any is: as integers its bits are the largest."""
+    ones, others = ones.to(tl.int32, bitcast=True) & 0x7FFFFFFF, others.to(tl.int32, bitcast=True) & 0x7FFFFFFF
+    one, other = tl.reduce((ones, others), 0, _larger)
+    return one.to(tl.float32, bitcast=True), other.to(tl.float32, bitcast=True)
 
 
 @triton.jit
@@ -88,65 +94,84 @@ def _prepare(
     columns = tl.arange(0, D)
     inside = rows < q_len
     both = inside[:, None]
+    at = head * q_padded + rows
+    # everything is asked for before anything is waited for
     value = tl.load(out + b * out_b + h * out_h + rows[:, None] * out_s + columns[None, :], mask=both, other=0.0)
     gradient = tl.load(grad_out + b * grad_b + h * grad_h + rows[:, None] * grad_s + columns[None, :], mask=both, other=0.0)
+    natural = tl.load(lse + head * q_len + rows, mask=inside, other=float("-inf"))
+    if RULE == 2:
+        blocks = tl.arange(0, KEY_BLOCKS)
+        reach += (b * kv_heads + h // (heads // kv_heads)) * key_blocks + blocks
+        value_norms = tl.load(reach, mask=blocks < key_blocks, other=0.0)
+        reach += tl.num_programs(1) // heads * kv_heads * key_blocks
+        key_sizes = tl.load(reach, mask=blocks < key_blocks, other=0.0)
+        norm = tl.load(norms + at, mask=inside, other=0.0)
+        heaviest = tl.load(shares + at, mask=inside, other=1.0)
+    if RULE > 0:
+        cells = head * q_padded * D + start * D + tl.arange(0, BLOCK * D)
+        tl.store(total + cells, tl.zeros((BLOCK * D,), dtype=total.dtype.element_ty))
     gradient = gradient.to(tl.float32)
-    at = head * q_padded + rows
     mean = tl.sum(value.to(tl.float32) * gradient, axis=1)
     tl.store(delta + at, mean)
-    natural = tl.load(lse + head * q_len + rows, mask=inside, other=float("-inf"))
     # a row that sees nothing has probability 0 everywhere: exp2(score − inf)
     tl.store(lse2 + at, tl.where(natural == float("-inf"), float("inf"), natural * 1.4426950408889634))
     if RULE == 2:
-        blocks = tl.arange(0, KEY_BLOCKS)
-        group = (b * kv_heads + h // (heads // kv_heads)) * key_blocks
-        stride = tl.num_programs(1) // heads * kv_heads * key_blocks
-        known = blocks < key_blocks
-        value_norm = _greatest(reach + group + blocks, known)
-        key_largest = _greatest(reach + stride + group + blocks, known)
+        value_norm, key_largest = _greatest(value_norms, key_sizes)
         # no key is longer than √D times its largest element; 2^-17 · log2(e) for D 128
-        excess = tl.load(norms + at, mask=inside, other=0.0) * key_largest * (scale * tl.sqrt(1.0 * D) * 1.1006882e-05)
+        excess = norm * key_largest * (scale * tl.sqrt(1.0 * D) * 1.1006882e-05)
         squares, halves = _squares(gradient)
         size = 0.5 * _log2_above(squares) + halves + tl.log2(value_norm)
-        heaviest = tl.load(shares + at, mask=inside, other=1.0)
         exponent, finite = _exponents(size, mean, key_largest, heaviest, excess)
         finite = finite & (squares < float("inf")) & (natural < float("inf"))  # false for NaN
         tl.store(inverse + at, tl.where(finite, _two_to(-exponent), 0.0))
         tl.store(quantum + at, tl.where(finite, _two_to(exponent) * scale, float("nan")))
-    if RULE > 0:
-        cells = head * q_padded * D + start * D + tl.arange(0, BLOCK * D)
-        tl.store(total + cells, tl.zeros((BLOCK * D,), dtype=total.dtype.element_ty))
 
 
 @triton.jit
-def _add(
-    total, part, inverse, row, query, q_padded,
-    D: tl.constexpr, M: tl.constexpr, RULE: tl.constexpr, BULK: tl.constexpr,
-):  # fmt: skip
-    """Adds a contribution [D, M] to dQ's sum of the queries of ``row`` from ``query`` on.
+def _fetched_with(values, others, AHEAD: tl.constexpr):
+    """``values`` [N, M], bf16, going into a product. With AHEAD ``others`` [M] are fetched as early as what a product takes.
 
-    If exact, what is added is ANCHOR_BITS more than the number of quanta, rounded to nearest: one fused multiply-add
-    leaves it in the bits of an f32, while a conversion would queue for the unit that exp2 needs.
+    To Triton's pipeliner they look like an operand of an instruction; to ptxas that is a move of registers, and vanishes.
     """
+    if AHEAD:
+        pairs: tl.constexpr = "=r,r,r,r"  # of values, two in a register
+        values = tl.inline_asm_elementwise("mov.b32 $0, $1;", pairs, [values, others[None, :]], values.dtype, True, 2)
+    return values
+
+
+@triton.jit
+def _counted(part, inverse):
+    """ANCHOR_BITS more than a contribution's number of quanta, rounded to nearest, in the bits of an f32.
+
+    One fused multiply-add: a conversion would queue for the unit that exp2 needs.
+    """
+    return part * inverse[None, :] + ANCHOR
+
+
+@triton.jit
+def _add(total, part, index, D: tl.constexpr, M: tl.constexpr, RULE: tl.constexpr, BULK: tl.constexpr):
+    """Adds a contribution [D, M], counted if exact, to dQ's sum of the ``index``-th block of queries of all heads."""
     if RULE == 2:
-        part = (part * inverse.load([row, query]).reshape(M)[None, :] + ANCHOR).to(tl.int32, bitcast=True)
-    cell = (row * (q_padded // M) + query // M) * D
+        part = part.to(tl.int32, bitcast=True)
     if BULK:
-        total.atomic_add([cell, 0], part)
+        total.atomic_add([index * D, 0], part)
     else:
-        place = (cell + tl.arange(0, D)).to(tl.int64)[:, None] * M + tl.arange(0, M)[None, :]
+        place = (index * D + tl.arange(0, D)).to(tl.int64)[:, None] * M + tl.arange(0, M)[None, :]
         tl.atomic_add(total + place, part, sem="relaxed")
 
 
-@triton.jit(do_not_specialize=SIZES)
+@triton.jit(do_not_specialize=(*SIZES, "nowhere"))
 def _key_blocks(
     q, k, v, grad_out, dk, dv, total, lse2, delta, inverse,
-    heads, kv_heads, q_len, kv_len, q_padded, window, scale,
+    heads, kv_heads, q_len, kv_len, q_padded, window, nowhere, scale,
     D: tl.constexpr, M: tl.constexpr, N: tl.constexpr, GROUP: tl.constexpr, CAUSAL: tl.constexpr, WINDOWED: tl.constexpr,
     MASKED: tl.constexpr, RULE: tl.constexpr, BULK: tl.constexpr, LATE: tl.constexpr,
     TOGETHER: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """One block of keys: its dK, dV, and contributions to dQ by ``RULE``; tensors by descriptor (``total`` only if BULK)."""
+    """One block of keys: its dK, dV, and contributions to dQ by ``RULE``; tensors by descriptor (``total`` only if BULK).
+
+    Statistics lie in blocks of M queries. ``nowhere``: how many there are, over all heads; the block behind the last one.
+    """
     blocks = tl.cdiv(kv_len, N)
     # heads in bundles, so that what runs together shares queries in the cache; within a bundle long programs come first
     owners = tl.num_programs(0) // blocks
@@ -165,20 +190,25 @@ def _key_blocks(
     key_gradient = tl.zeros((N, D), dtype=tl.float32)
     value_gradient = tl.zeros((N, D), dtype=tl.float32)
     part = tl.zeros((D, M), dtype=tl.float32)
-    last_row, last_query = b * heads + kv_head * GROUP, 0  # of the step before; the first has none
+    row_blocks = q_padded // M
+    first_index = (b * heads + kv_head * GROUP) * row_blocks + first  # among the blocks of queries of all heads
     # no invariants out of the loop: each would hold a register that the accumulators need, and wgmma would wait for spills
     for step in tl.range(0, count * GROUP, num_stages=STAGES, disable_licm=True):
         if GROUP == 1:
-            head, block = kv_head, first + step
+            head, block, index = kv_head, first + step, first_index + step
+            before = index - 1  # of the step before, if there is one
         else:
-            head, block = kv_head * GROUP + step // count, first + step % count
+            turn = step // count
+            within_head = step - turn * count
+            head, block = kv_head * GROUP + turn, first + within_head
+            index = first_index + turn * row_blocks + within_head
+            before = index - 1 - tl.where(within_head == 0, row_blocks - count, 0)
         query = block * M
-        row = b * heads + head
         query_tile = q.load([b, head, query, 0]).reshape(M, D)
         gradient_tile = grad_out.load([b, head, query, 0]).reshape(M, D)
         scores = tl.dot(key_tile, query_tile.T)
         slopes = tl.dot(value_tile, gradient_tile.T)
-        weights = tl.exp2(scores * (scale * 1.4426950408889634) - lse2.load([row, query]).reshape(M)[None, :])
+        weights = tl.exp2(scores * (scale * 1.4426950408889634) - lse2.load([index, 0]).reshape(M)[None, :])
         if MASKED:
             crossed = first_key + N > kv_len
             if CAUSAL:
@@ -190,21 +220,33 @@ def _key_blocks(
                 weights = tl.where(_seen(keys[:, None], queries[None, :], kv_len, window, CAUSAL, WINDOWED), weights, 0.0)
         if LATE:  # dS is computed while dV's product runs
             value_gradient = tl.dot(weights.to(gradient_tile.dtype), gradient_tile, value_gradient)
-        slopes = (weights * (slopes - delta.load([row, query]).reshape(M)[None, :])).to(query_tile.dtype)
+        slopes = (weights * (slopes - delta.load([index, 0]).reshape(M)[None, :])).to(query_tile.dtype)
         if not LATE:
             value_gradient = tl.dot(weights.to(gradient_tile.dtype), gradient_tile, value_gradient)
         key_gradient = tl.dot(slopes, query_tile, key_gradient)
-        if LATE:  # the part of the step before is added while dK's product runs  # noqa: SIM102 - known at compile time
-            if step > 0:
-                _add(total, part, inverse, last_row, last_query, q_padded, D, M, RULE, BULK)
+        if RULE == 2:
+            inverse_row = inverse.load([before if LATE else index, 0]).reshape(M)
+        if LATE:  # the part of the step before is added while dK's product runs; of the first step there is none
+            if RULE == 2:
+                part = _counted(part, inverse_row)
+            if BULK:  # dropped there; a branch would be moved behind all products
+                _add(total, part, tl.where(step > 0, before, nowhere), D, M, RULE, BULK)
+            elif step > 0:
+                _add(total, part, before, D, M, RULE, BULK)
         if RULE > 0:
+            if RULE == 2:
+                slopes = _fetched_with(slopes, inverse_row, BULK)
             part = tl.dot(key_tile.T, slopes)
-            last_row, last_query = row, query
             if not LATE:
-                _add(total, part, inverse, row, query, q_padded, D, M, RULE, BULK)
+                if RULE == 2:
+                    part = _counted(part, inverse_row)
+                _add(total, part, index, D, M, RULE, BULK)
     if LATE:  # noqa: SIM102 - known at compile time
         if count > 0:
-            _add(total, part, inverse, last_row, last_query, q_padded, D, M, RULE, BULK)
+            index = first_index + (GROUP - 1) * row_blocks + count - 1
+            if RULE == 2:
+                part = _counted(part, inverse.load([index, 0]).reshape(M))
+            _add(total, part, index, D, M, RULE, BULK)
     dk.store([b, kv_head, first_key, 0], (key_gradient * scale).to(dk.dtype).reshape(1, 1, N, D))
     dv.store([b, kv_head, first_key, 0], value_gradient.to(dv.dtype).reshape(1, 1, N, D))
 
@@ -320,7 +362,7 @@ def backward(
     owners = batch * kv_heads
 
     def statistics(values: torch.Tensor) -> TensorDescriptor:
-        return TensorDescriptor(values, list(values.shape), list(values.stride()), [1, rows])
+        return TensorDescriptor(values, [values.numel() // rows, rows], [rows, 1], [1, rows])
 
     bulk, late = (bool(options.pop(name, False)) and number > 0 for name in ("BULK", "LATE"))
     if bulk:
@@ -330,7 +372,8 @@ def backward(
         target = total
     _key_blocks[(triton.cdiv(kv_len, keys) * owners,)](
         tiles(q, rows), tiles(k, keys), tiles(v, keys), tiles(grad_out, rows), tiles(dk, keys), tiles(dv, keys), target,
-        statistics(lse2), statistics(delta), statistics(inverse), heads, kv_heads, q_len, kv_len, q_padded, window or 0, scale,
+        statistics(lse2), statistics(delta), statistics(inverse),
+        heads, kv_heads, q_len, kv_len, q_padded, window or 0, lse2.numel() // rows, scale,
         D=dim, GROUP=group, MASKED=causal or windowed or kv_len % keys != 0, RULE=number, BULK=bulk, LATE=late,
         **masks, **options, enable_fp_fusion=True
     )  # fmt: skip
