@@ -1,6 +1,5 @@
-"""What runs around the hooked kernel: quanta, judgement, second run, turns and fold; the scatter itself is played in numpy."""
+"""What runs around the hooked kernel: quanta, judgement, second run."""
 
-import numpy as np
 import pytest
 import torch
 import triton
@@ -384,33 +383,3 @@ def test_a_value_that_is_not_finite_reaches_its_own_rows_only(value, device):
     wanted = torch.zeros(KEYS, dtype=torch.bool)
     wanted[x["topk"][2].long().cpu()] = True
     assert torch.equal(wanted, spoilt)
-
-
-@pytest.mark.parametrize("lengths", [None, [3, 0, -1, 5, 0, 7, 1]])
-@pytest.mark.parametrize(("tiles", "slices"), [(1, 2), (2, 3), (2, 5), (1, 9)])
-def test_every_cta_waits_for_the_one_that_split_names(tiles, slices, lengths, device):
-    split = discover.module("dsa.cudnn.split")
-    ctas = 7 * tiles
-    given = None if lengths is None else torch.tensor(lengths, dtype=torch.int32, device=device)
-
-    actual = kernels().turns(given, ctas, tiles, slices, torch.device(device))
-
-    empty = frozenset(cta for cta in range(ctas) if lengths is not None and lengths[cta // tiles] <= 0)
-    assert [split.before(cta, slices, empty) for cta in range(ctas)] == actual.tolist()
-    assert torch.int32 == actual.dtype
-
-
-@pytest.mark.parametrize("slices", [1, 3, 7])
-def test_slices_are_folded_in_ascending_order_bit_for_bit(slices, device):
-    size = 5000
-    memory = torch.randn(slices * size + 8, generator=torch.Generator().manual_seed(5)).to(device)
-    parts = memory[: slices * size].view(slices, size).cpu().numpy().copy()
-    behind = memory[size:].clone()
-
-    kernels().fold(memory, size, slices)
-
-    total = parts[0]
-    for part in parts[1:]:
-        total = np.add(total, part, dtype=np.float32)
-    assert np.array_equal(total.view(np.int32), memory[:size].cpu().numpy().view(np.int32))
-    assert torch.equal(behind, memory[size:])

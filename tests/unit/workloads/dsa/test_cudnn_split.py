@@ -1,6 +1,8 @@
 """Slice ownership: every CTA of the whole grid has one slice, and one fixed place among the additions to it."""
 
+import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -8,6 +10,10 @@ from perfgate import discover
 
 shape = discover.module("dsa.cudnn.shape")
 split = discover.module("dsa.cudnn.split")
+
+
+def kernels():
+    return discover.module("dsa.cudnn.kernels")
 
 
 @pytest.mark.parametrize("heads", [16, 64, 65, 128, 192])
@@ -56,3 +62,32 @@ def test_the_declared_workspace_stays_within_the_limit_but_for_statistics_and_tu
     needed = split.split_bytes(16384, 16384, 64, 512, slices)
 
     assert slices * 16384 * 512 * 4 + 2 * 16384 * 64 * 4 + 64 * 4 + 16384 * 8 == needed
+
+
+@pytest.mark.parametrize("lengths", [None, [3, 0, -1, 5, 0, 7, 1]])
+@pytest.mark.parametrize(("tiles", "slices"), [(1, 2), (2, 3), (2, 5), (1, 9)])
+def test_every_cta_waits_for_the_one_that_split_names(tiles, slices, lengths, device):
+    ctas = 7 * tiles
+    given = None if lengths is None else torch.tensor(lengths, dtype=torch.int32, device=device)
+
+    actual = kernels().turns(given, ctas, tiles, slices, torch.device(device))
+
+    empty = frozenset(cta for cta in range(ctas) if lengths is not None and lengths[cta // tiles] <= 0)
+    assert [split.before(cta, slices, empty) for cta in range(ctas)] == actual.tolist()
+    assert torch.int32 == actual.dtype
+
+
+@pytest.mark.parametrize("slices", [1, 3, 7])
+def test_slices_are_folded_in_ascending_order_bit_for_bit(slices, device):
+    size = 5000
+    memory = torch.randn(slices * size + 8, generator=torch.Generator().manual_seed(5)).to(device)
+    parts = memory[: slices * size].view(slices, size).cpu().numpy().copy()
+    behind = memory[size:].clone()
+
+    kernels().fold(memory, size, slices)
+
+    total = parts[0]
+    for part in parts[1:]:
+        total = np.add(total, part, dtype=np.float32)
+    assert np.array_equal(total.view(np.int32), memory[:size].cpu().numpy().view(np.int32))
+    assert torch.equal(behind, memory[size:])
