@@ -31,8 +31,8 @@ def visible_pairs(q_len: int, kv_len: int, causal: bool, window: int | None) -> 
 
 
 def statistics_bytes(batch: int, heads: int, kv_heads: int, q_len: int, kv_len: int, surveyed: bool) -> int:
-    """What the forward keeps for the backward beside its output: log-sum-exp; norms and shares of queries, survey of keys."""
-    survey = 8 * batch * heads * (padded(q_len) + surveyors(kv_len, heads // kv_heads))
+    """What the forward keeps for the backward beside its output: log-sum-exp; queries' shares, the surveyors' maxima."""
+    survey = 4 * batch * heads * (padded(q_len) + 3 * surveyors(kv_len, heads // kv_heads))
     return 4 * batch * heads * q_len + (survey if surveyed else 0)
 
 

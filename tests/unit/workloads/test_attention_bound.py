@@ -171,7 +171,7 @@ def test_integers_that_wrap_on_the_way_still_end_at_their_sum_in_any_order(parts
 
 
 def survey_with(reach, share=1.0):
-    return discover.module("attention.forward.kernels").Survey(torch.zeros(1, 128), torch.full((1, 128), share), reach)
+    return discover.module("attention.forward.kernels").Survey(torch.full((1, 128), share), reach)
 
 
 @PROPERTY
@@ -182,7 +182,7 @@ def survey_with(reach, share=1.0):
 )
 def test_a_rows_quantum_holds_its_bounds_and_wastes_at_most_a_bit(mantissa, exponents, share):
     row, value, key = (2.0**exponent for exponent in exponents)  # their products on the way may be too small for an f32
-    reach = torch.tensor([value, key]).view(2, 1, 1)
+    reach = torch.tensor([value, key, 0.0]).view(3, 1, 1)
     grad_out = torch.zeros(1, 1, 1, DIM)
     grad_out[..., 0] = mantissa * row
     lse, zeros = torch.zeros(1, 1, 1), torch.zeros(1, 1, 1, DIM)
@@ -202,7 +202,7 @@ def test_a_rows_quantum_holds_its_bounds_and_wastes_at_most_a_bit(mantissa, expo
 
 
 def test_a_norm_whose_squares_vanish_still_counts():
-    reach = torch.ones(2, 1, 1)
+    reach = torch.ones(3, 1, 1)
     tiny = torch.full((1, 1, 1, DIM), 2.0**-80)  # its square is no f32
 
     _, _, inverse, _, _ = kernels()._prepared(tiny, tiny, tiny, torch.zeros(1, 1, 1), tiny, 1.0, 2, survey_with(reach))

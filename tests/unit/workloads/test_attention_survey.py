@@ -1,4 +1,4 @@
-"""The forward's survey of keys: no key of any shape is left out, whatever its magnitude."""
+"""The forward's survey: no key and no query of any shape is left out, whatever its magnitude."""
 
 import pytest
 import torch
@@ -33,16 +33,19 @@ def shapes(draw):
 
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(shapes(), st.data())
-def test_the_largest_key_and_value_are_found_wherever_they_are(device, shape, data):
+def test_the_largest_key_value_and_query_are_found_wherever_they_are(device, shape, data):
     case = problem(device, **shape)
     places = st.tuples(st.integers(0, 1), st.integers(0, shape["kv_len"] - 1), st.integers(0, case.k.shape[3] - 1))
     key_place, value_place = data.draw(places), data.draw(places)
+    head, query = data.draw(st.integers(0, shape["heads"] - 1)), data.draw(st.integers(0, shape["q_len"] - 1))
+    case.q[0, head, query, value_place[2]] = -99.0
     case.k[0][key_place] = -77.0
     case.v[0][value_place] = -55.0
     expected = case.v.float().norm(dim=-1).amax(dim=2).flatten()
 
     for survey in surveys(case):
         assert survey.reach[1, key_place[0]].amax() == 77.0
+        assert survey.reach[2, head // (shape["heads"] // 2)].amax() == 99.0
         assert torch.allclose(expected, survey.reach[0].amax(dim=1), rtol=1e-5)
 
 
@@ -80,10 +83,21 @@ def test_nan_and_inf_make_nan_of_their_heads_maximum_alone(which, special, devic
         assert torch.isfinite(other).all()
 
 
+@pytest.mark.parametrize("special", [float("nan"), float("inf"), float("-inf")])
+def test_nan_and_inf_in_queries_are_left_out(special, device):
+    case = problem(device, heads=2, kv_heads=1, q_len=70)
+    case.q[0, 1, :69] = special
+    case.q[0, 0].zero_()
+    case.q[0, 1, 69, :] = 2.0**-24 if case.q.dtype == torch.float16 else 2.0**-133  # the smallest there is
+
+    for survey in surveys(case):
+        assert survey.reach[2].amax() == case.q[0, 1, 69, 0].float() > 0
+
+
 def test_zeros_have_none(device):
     case = problem(device, q_len=5, kv_len=70)
-    case.k.zero_()
-    case.v.zero_()
+    for one in case[:3]:
+        one.zero_()
 
     for survey in surveys(case):
         assert not survey.reach.any()

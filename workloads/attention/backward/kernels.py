@@ -32,16 +32,19 @@ ANCHOR_BITS = tl.constexpr(0x4B400000)
 
 
 @triton.jit
-def _larger(one, another, other_one, other_another):
-    return tl.maximum(one, other_one), tl.maximum(another, other_another)
+def _larger(a, b, c, other_a, other_b, other_c):
+    return tl.maximum(a, other_a), tl.maximum(b, other_b), tl.maximum(c, other_c)
 
 
 @triton.jit
-def _greatest(ones, others):
-    """The largest of each of two vectors of f32, none below 0; NaN if any is: as integers its bits are the largest."""
-    ones, others = ones.to(tl.int32, bitcast=True) & 0x7FFFFFFF, others.to(tl.int32, bitcast=True) & 0x7FFFFFFF
-    one, other = tl.reduce((ones, others), 0, _larger)
-    return one.to(tl.float32, bitcast=True), other.to(tl.float32, bitcast=True)
+def _greatest(a, b, c):
+    """The largest of each of three vectors of f32, none below 0; NaN if any is: as integers its bits are the largest."""
+    a, b, c = (
+        a.to(tl.int32, bitcast=True) & 0x7FFFFFFF, b.to(tl.int32, bitcast=True) & 0x7FFFFFFF,
+        c.to(tl.int32, bitcast=True) & 0x7FFFFFFF,
+    )  # fmt: skip
+    a, b, c = tl.reduce((a, b, c), 0, _larger)
+    return a.to(tl.float32, bitcast=True), b.to(tl.float32, bitcast=True), c.to(tl.float32, bitcast=True)
 
 
 @triton.jit
@@ -80,10 +83,20 @@ def _key_range(query, shift, kv_len, window, M: tl.constexpr, N: tl.constexpr, C
     return first, last
 
 
+@triton.jit
+def _length(rows, inside, BLOCK: tl.constexpr, D: tl.constexpr):
+    """Norms of 16-bit rows at these addresses, never too small; few columns at a time, for few registers."""
+    squares = tl.zeros((BLOCK,), dtype=tl.float32)
+    for first in tl.range(0, D, 8, num_stages=1):
+        values = tl.load(rows[:, None] + first + tl.arange(0, 8)[None, :], mask=inside[:, None], other=0.0).to(tl.float32)
+        squares += tl.sum(values * values, axis=1)
+    return tl.sqrt(squares) + 8.7e-19  # 2^-60: what squares below 2^-126 come to
+
+
 @triton.jit(do_not_specialize=SIZES)
 def _prepare(
-    out, grad_out, lse, norms, shares, reach, lse2, delta, inverse, quantum, total,
-    out_b, out_h, out_s, grad_b, grad_h, grad_s, heads, kv_heads, q_len, q_padded, key_blocks, scale,
+    q, out, grad_out, lse, shares, reach, lse2, delta, inverse, quantum, total,
+    q_b, q_h, q_s, out_b, out_h, out_s, grad_b, grad_h, grad_s, heads, kv_heads, q_len, q_padded, key_blocks, scale,
     D: tl.constexpr, RULE: tl.constexpr, KEY_BLOCKS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Per query: Δ = dO·O, log-sum-exp in base 2 and, to be exact, its row's quantum; clears its part of dQ's sum."""
@@ -103,9 +116,9 @@ def _prepare(
         blocks = tl.arange(0, KEY_BLOCKS)
         reach += (b * kv_heads + h // (heads // kv_heads)) * key_blocks + blocks
         value_norms = tl.load(reach, mask=blocks < key_blocks, other=0.0)
-        reach += tl.num_programs(1) // heads * kv_heads * key_blocks
-        key_sizes = tl.load(reach, mask=blocks < key_blocks, other=0.0)
-        norm = tl.load(norms + at, mask=inside, other=0.0)
+        kind = tl.num_programs(1) // heads * kv_heads * key_blocks
+        key_sizes = tl.load(reach + kind, mask=blocks < key_blocks, other=0.0)
+        query_sizes = tl.load(reach + 2 * kind, mask=blocks < key_blocks, other=0.0)
         heaviest = tl.load(shares + at, mask=inside, other=1.0)
     if RULE > 0:
         cells = head * q_padded * D + start * D + tl.arange(0, BLOCK * D)
@@ -116,13 +129,17 @@ def _prepare(
     # a row that sees nothing has probability 0 everywhere: exp2(score − inf)
     tl.store(lse2 + at, tl.where(natural == float("-inf"), float("inf"), natural * 1.4426950408889634))
     if RULE == 2:
-        value_norm, key_largest = _greatest(value_norms, key_sizes)
-        # no key is longer than √D times its largest element; 2^-17 · log2(e) for D 128
-        excess = norm * key_largest * (scale * tl.sqrt(1.0 * D) * 1.1006882e-05)
+        value_norm, key_largest, query_largest = _greatest(value_norms, key_sizes, query_sizes)
+        # no query and no key is longer than √D times its largest element; 2^-17 · log2(e) for D 128
+        unit = scale * tl.sqrt(1.0 * D) * 1.1006882e-05 * key_largest
+        most = unit * tl.sqrt(1.0 * D) * query_largest
+        excess = tl.zeros((BLOCK,), dtype=tl.float32) + most
+        if most > 0.0625:  # scores in the thousands may be somewhere: each row pays for its own query
+            excess = _length(q + b * q_b + h * q_h + rows * q_s, inside, BLOCK, D) * unit
         squares, halves = _squares(gradient)
         size = 0.5 * _log2_above(squares) + halves + tl.log2(value_norm)
         exponent, finite = _exponents(size, mean, key_largest, heaviest, excess)
-        finite = finite & (squares < float("inf")) & (natural < float("inf"))  # false for NaN
+        finite = finite & (squares < float("inf")) & (natural < float("inf")) & (tl.abs(mean) < float("inf"))  # false for NaN
         tl.store(inverse + at, tl.where(finite, _two_to(-exponent), 0.0))
         tl.store(quantum + at, tl.where(finite, _two_to(exponent) * scale, float("nan")))
 
@@ -324,12 +341,12 @@ def _prepared(
     if rule:
         kind = torch.int32 if rule == 2 else torch.float32
         total = torch.empty((batch * heads * q_padded * dim,), dtype=kind, device=q.device)
-    norms, shares, reach = survey or (delta, delta, delta)
+    shares, reach = survey or (delta, delta)
     key_blocks = reach.shape[2] if survey else 1
     options = config_for("attention.prepare", dim, q)
     _prepare[(q_padded // options["BLOCK"], batch * heads)](
-        out, grad_out, lse, norms, shares, reach, lse2, delta, inverse, quantum, total,
-        *out.stride()[:3], *grad_out.stride()[:3], heads, kv_heads, q_len, q_padded, key_blocks, scale,
+        q, out, grad_out, lse, shares, reach, lse2, delta, inverse, quantum, total,
+        *q.stride()[:3], *out.stride()[:3], *grad_out.stride()[:3], heads, kv_heads, q_len, q_padded, key_blocks, scale,
         D=dim, RULE=rule, KEY_BLOCKS=triton.next_power_of_2(key_blocks), **options, enable_fp_fusion=True
     )  # fmt: skip
     return lse2, delta, inverse, quantum, total

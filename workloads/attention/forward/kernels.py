@@ -1,7 +1,7 @@
 """Attention's forward: one program per block of queries walks over its keys with a running softmax; nothing is split or added.
 
-With ``SURVEY`` it also writes down what the backward's proof needs and would have to read q, k and v once more for: the norm of
-every query, its share, and, by a few programs more that do nothing else, the largest ‖V_j‖ and |K_jd|.
+With ``SURVEY`` it also writes down what the backward's proof needs and would have to read q, k and v once more for: the shares
+of queries, and, by a few programs more that do nothing else, the largest ‖V_j‖, |K_jd| and |q_id|.
 """
 
 from __future__ import annotations
@@ -18,18 +18,19 @@ from .. import shape
 from ..shape import padded
 
 SHARED = tl.constexpr(shape.SHARED)
+LANES = tl.constexpr(8)  # columns of scores that a matrix product leaves with different threads or registers
 SIZES = ("heads", "kv_heads", "q_len", "kv_len", "window", "key_blocks", "surveyors")  # one binary for all of them
 
 
 class Survey(NamedTuple):
-    """Magnitudes in f32: ``norms`` [B·Hq, padded queries] are ‖q_i‖, ``reach`` [2, B·Hkv, parts] are maxima.
+    """Magnitudes in f32: ``shares`` [B·Hq, padded queries], ``reach`` [3, B·Hkv, parts].
 
-    ``shares`` [B·Hq, padded queries]: no block of :data:`~workloads.attention.shape.SHARED` keys, counted from the first key,
-    has more than this of a query's probability; 0 where a query sees nothing. ``reach`` holds the largest ‖V_j‖ and |K_jd| of
-    each part of the keys, 0 where there is none, NaN where it holds NaN or Inf; all parts together are all keys.
+    No block of :data:`~workloads.attention.shape.SHARED` keys, counted from the first key, has more than its share of a query's
+    probability; 0 where a query sees nothing. ``reach`` holds the largest ‖V_j‖ and |K_jd| of each part of the keys, NaN where
+    it holds NaN or Inf, and the largest |q_id| of a part of the group's queries, of finite ones alone; 0 where there is none.
+    All parts together are all keys and queries.
     """
 
-    norms: torch.Tensor
     shares: torch.Tensor
     reach: torch.Tensor
 
@@ -62,17 +63,30 @@ def _log2_above(positive):
 
 
 @triton.jit
-def _lengths(tile, M: tl.constexpr):
-    """Norms of a tile's M rows, its product's diagonal, where it does no harm that squares may over- or underflow."""
-    rows = tl.arange(0, M)
-    products = tl.dot(tile, tile.T)
-    return tl.sqrt(tl.sum(tl.where(rows[:, None] == rows[None, :], products, 0.0), axis=1))
-
-
-@triton.jit
 def _magnitudes(tile):
     """|element| of a 16-bit matrix as integers in the same order; those of NaN and Inf are larger than any number's."""
     return tile.to(tl.int16, bitcast=True) & 0x7FFF
+
+
+@triton.jit
+def _largest(bits, dtype):
+    """Of integers from :func:`_magnitudes` the largest, as f32."""
+    bits = tl.max(tl.max(bits, axis=0).to(tl.int32), axis=0)
+    return bits.to(tl.int16).to(dtype, bitcast=True).to(tl.float32)
+
+
+@triton.jit
+def _largest_finite(q, b, head, first, step, blocks, D: tl.constexpr, M: tl.constexpr, STAGES: tl.constexpr):
+    """The largest finite |element| of every ``step``-th block of M queries, 0 if there is none.
+
+    The unit of the exponent added, NaN and Inf overflow to below what zero becomes.
+    """
+    UNIT: tl.constexpr = 0x80 if q.dtype == tl.bfloat16 else 0x400
+    bits = tl.full((M, D), UNIT, dtype=tl.int16)
+    for block in tl.range(first, blocks, step, num_stages=STAGES):
+        tile = q.load([b, head, block * M, 0]).reshape(M, D).to(tl.int16, bitcast=True)
+        bits = tl.maximum(bits, tl.add(tile, UNIT, sanitize_overflow=False).to(tl.int16) & 0x7FFF)
+    return _largest(bits - UNIT, q.dtype)
 
 
 @triton.jit
@@ -81,8 +95,7 @@ def _longest(v, b, kv_head, first, step, blocks, D: tl.constexpr, N: tl.constexp
     longest = 0.0
     for block in tl.range(first, blocks, step, num_stages=1):
         values = v.load([b, kv_head, block * N, 0]).reshape(N, D)
-        bits = tl.max(tl.max(_magnitudes(values).to(tl.int32), axis=1), axis=0)
-        largest = bits.to(tl.int16).to(values.dtype, bitcast=True).to(tl.float32)
+        largest = _largest(_magnitudes(values), v.dtype)
         exponent, down = _near_one(largest)  # one for the block: of rows far below the largest element nothing is needed
         scaled = values.to(tl.float32) * down
         found = tl.sqrt(tl.max(tl.sum(scaled * scaled, axis=1), axis=0)) * _two_to(exponent)
@@ -91,11 +104,11 @@ def _longest(v, b, kv_head, first, step, blocks, D: tl.constexpr, N: tl.constexp
 
 
 @triton.jit
-def _survey_keys(
-    k, v, reach, heads, kv_heads, kv_len, surveyor, surveyors,
-    D: tl.constexpr, N: tl.constexpr, GROUP: tl.constexpr, STAGES: tl.constexpr,
+def _survey_part(
+    q, k, v, reach, heads, kv_heads, q_len, kv_len, surveyor, surveyors,
+    D: tl.constexpr, M: tl.constexpr, N: tl.constexpr, GROUP: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """The largest ‖V_j‖ and |K_jd| of the blocks of N keys that fall to this program; each head of a group has ``surveyors``.
+    """The largest ‖V_j‖, |K_jd| and |q_id| of the blocks that fall to this program; each head of a group has ``surveyors``.
 
     ``V·Vᵀ`` holds all ‖V_j‖² on its diagonal, and elsewhere nothing larger (Cauchy-Schwarz): its largest element is theirs, and
     no row has to be summed. Maxima stay where they are in registers until the last block.
@@ -111,15 +124,16 @@ def _survey_keys(
         products = tl.dot(values, values.T)
         key_bits = tl.maximum(key_bits, _magnitudes(key_tile))
         square_bits = tl.maximum(square_bits, tl.max(products.to(tl.int32, bitcast=True) & 0x7FFFFFFF, axis=1))
-    bits = tl.max(tl.max(key_bits, axis=0).to(tl.int32), axis=0)
-    key_largest = bits.to(tl.int16).to(k.dtype, bitcast=True).to(tl.float32)
+    key_largest = _largest(key_bits, k.dtype)
     square = tl.max(square_bits, axis=0).to(tl.float32, bitcast=True)
     longest = tl.sqrt(square)
     if not ((square > 1e-20) & (square < 1e30)):  # squares may have under- or overflowed; or NaN
         longest = _longest(v, b, kv_head, part, parts, blocks, D, N)
     reach += (b * kv_heads + kv_head) * parts + part
     tl.store(reach, longest)
-    tl.store(reach + tl.num_programs(1) // GROUP * parts, key_largest + key_largest * 0.0)
+    row = tl.num_programs(1) // GROUP * parts
+    tl.store(reach + row, key_largest + key_largest * 0.0)
+    tl.store(reach + 2 * row, _largest_finite(q, b, head, surveyor, surveyors, tl.cdiv(q_len, M), D, M, STAGES))
 
 
 @triton.jit
@@ -136,9 +150,14 @@ def _seen(keys, queries, kv_len, window, CAUSAL: tl.constexpr, WINDOWED: tl.cons
 @triton.jit
 def _walk(
     total, highest, weight_sum, heaviest, query_tile, k, v, b, kv_head, queries, kv_len, window, scale_log2, first, last,
-    D: tl.constexpr, N: tl.constexpr, CAUSAL: tl.constexpr, WINDOWED: tl.constexpr, MASKED: tl.constexpr, STAGES: tl.constexpr,
+    D: tl.constexpr, M: tl.constexpr, N: tl.constexpr, CAUSAL: tl.constexpr, WINDOWED: tl.constexpr, MASKED: tl.constexpr,
+    STAGES: tl.constexpr,
 ):  # fmt: skip
-    """One pass of the running softmax over the key blocks ``first`` .. ``last`` − 1; ``heaviest``: the largest block's sum."""
+    """One pass of the running softmax over the key blocks ``first`` .. ``last`` − 1.
+
+    ``weight_sum`` and ``heaviest`` [M, LANES]: columns that lie LANES apart are summed, as no two threads share them; of the
+    sums of two neighbours the largest block's is kept, with each of the two.
+    """
     for block in tl.range(first, last, num_stages=STAGES, disable_licm=True):
         key_tile = k.load([b, kv_head, block * N, 0]).reshape(N, D)
         scores = tl.dot(query_tile, key_tile.T)
@@ -151,20 +170,22 @@ def _walk(
         shrink = tl.exp2(highest - base)
         value_tile = v.load([b, kv_head, block * N, 0]).reshape(N, D)
         total = tl.dot(weights.to(value_tile.dtype), value_tile, total * shrink[:, None])
-        block_sum = tl.sum(weights, axis=1)
-        weight_sum = weight_sum * shrink + block_sum
-        heaviest = tl.maximum(heaviest * shrink, block_sum)
+        sums = tl.sum(weights.reshape(M, N // LANES, LANES), axis=1)
+        weight_sum = weight_sum * shrink[:, None] + sums
+        pairs = tl.sum(sums.reshape(M, LANES // 2, 2), axis=2)
+        sums = tl.broadcast_to(pairs[:, :, None], (M, LANES // 2, 2)).reshape(M, LANES)
+        heaviest = tl.maximum(heaviest * shrink[:, None], sums)
         highest = higher
     return total, highest, weight_sum, heaviest
 
 
 @triton.jit
 def _attend_block(
-    q, k, v, out, lse, norms, shares, heads, block, q_len, kv_len, q_padded, window, scale,
+    q, k, v, out, lse, shares, heads, block, q_len, kv_len, q_padded, window, scale,
     D: tl.constexpr, M: tl.constexpr, N: tl.constexpr, GROUP: tl.constexpr, CAUSAL: tl.constexpr, WINDOWED: tl.constexpr,
     EVEN: tl.constexpr, SURVEY: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """Output and log-sum-exp of the ``block``-th block of M queries; with SURVEY their norms and shares."""
+    """Output and log-sum-exp of the ``block``-th block of M queries; with SURVEY their shares."""
     key_blocks = tl.cdiv(kv_len, N)
     query = block * M
     b, head = tl.program_id(1) // heads, tl.program_id(1) % heads
@@ -187,73 +208,75 @@ def _attend_block(
     scale_log2 = scale * 1.4426950408889634
     query_tile = q.load([b, head, query, 0]).reshape(M, D)
     highest = tl.full((M,), float("-inf"), dtype=tl.float32)
-    weight_sum, heaviest = tl.zeros((M,), dtype=tl.float32), tl.zeros((M,), dtype=tl.float32)
+    weight_sum, heaviest = tl.zeros((M, LANES), dtype=tl.float32), tl.zeros((M, LANES), dtype=tl.float32)
     total = tl.zeros((M, D), dtype=tl.float32)
     if WINDOWED:
         total, highest, weight_sum, heaviest = _walk(
             total, highest, weight_sum, heaviest, query_tile, k, v, b, kv_head, queries, kv_len, window, scale_log2,
-            first, inner_first, D, N, CAUSAL, WINDOWED, True, STAGES,
+            first, inner_first, D, M, N, CAUSAL, WINDOWED, True, STAGES,
         )  # fmt: skip
     total, highest, weight_sum, heaviest = _walk(
         total, highest, weight_sum, heaviest, query_tile, k, v, b, kv_head, queries, kv_len, window, scale_log2,
-        inner_first, inner_last, D, N, CAUSAL, WINDOWED, False, STAGES,
+        inner_first, inner_last, D, M, N, CAUSAL, WINDOWED, False, STAGES,
     )  # fmt: skip
     if CAUSAL or not EVEN:
         total, highest, weight_sum, heaviest = _walk(
             total, highest, weight_sum, heaviest, query_tile, k, v, b, kv_head, queries, kv_len, window, scale_log2,
-            inner_last, last, D, N, CAUSAL, WINDOWED, True, STAGES,
+            inner_last, last, D, M, N, CAUSAL, WINDOWED, True, STAGES,
         )  # fmt: skip
-    empty = weight_sum == 0.0
+    weight_sum = tl.sum(weight_sum, axis=1)
     inverse = 1.0 / weight_sum
-    total = tl.where(empty[:, None], 0.0, total * inverse[:, None])
+    total *= inverse[:, None]
+    natural = (highest + tl.log2(weight_sum)) * 0.6931471805599453
+    share = tl.sum(heaviest, axis=1) * inverse * 0.5  # each pair is there twice
+    if CAUSAL:  # noqa: SIM102 - known at compile time
+        if query + shift < 0:  # rows that see no key; one that sees some and has no weights, as all scores are -inf, gets NaN
+            total = tl.where(queries[:, None] < 0, 0.0, total)
+            natural = tl.where(queries < 0, float("-inf"), natural)
+            share = tl.where(queries < 0, 0.0, share)
     out.store([b, head, query, 0], total.to(out.dtype).reshape(1, 1, M, D))
-    natural = tl.where(empty, float("-inf"), (highest + tl.log2(weight_sum)) * 0.6931471805599453)
     row = tl.program_id(1).to(tl.int64)
     tl.store(lse + row * q_len + rows, natural, mask=rows < q_len)
     if SURVEY:
         at = row * q_padded + rows
-        tl.store(norms + at, _lengths(query_tile, M), mask=rows < q_padded)
         PARTS: tl.constexpr = SHARED // N if SHARED > N else 1
-        share = heaviest * inverse * PARTS
-        tl.store(shares + at, tl.where(empty, 0.0, share), mask=rows < q_padded)
+        tl.store(shares + at, share * PARTS, mask=rows < q_padded)
 
 
 @triton.jit(do_not_specialize=SIZES)
 def _attend(
-    q, k, v, out, lse, norms, shares, reach, heads, kv_heads, q_len, kv_len, q_padded, window, surveyors, scale,
+    q, k, v, out, lse, shares, reach, heads, kv_heads, q_len, kv_len, q_padded, window, surveyors, scale,
     D: tl.constexpr, M: tl.constexpr, N: tl.constexpr, GROUP: tl.constexpr, CAUSAL: tl.constexpr, WINDOWED: tl.constexpr,
     EVEN: tl.constexpr, SURVEY: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """Output and log-sum-exp (natural); q, k, v, out by descriptor. The first ``surveyors`` of a head survey keys instead."""
+    """Output and log-sum-exp (natural); q, k, v, out by descriptor. The first ``surveyors`` of a head survey instead."""
     block = tl.num_programs(0) - 1 - tl.program_id(0)  # causal: long programs first
     if SURVEY:
         if tl.program_id(0) < surveyors:
-            _survey_keys(k, v, reach, heads, kv_heads, kv_len, tl.program_id(0), surveyors, D, N, GROUP, STAGES)
+            _survey_part(
+                q, k, v, reach, heads, kv_heads, q_len, kv_len, tl.program_id(0), surveyors, D, M, N, GROUP, STAGES
+            )  # fmt: skip
         else:
             _attend_block(
-                q, k, v, out, lse, norms, shares, heads, block, q_len, kv_len, q_padded, window, scale,
+                q, k, v, out, lse, shares, heads, block, q_len, kv_len, q_padded, window, scale,
                 D, M, N, GROUP, CAUSAL, WINDOWED, EVEN, SURVEY, STAGES,
             )  # fmt: skip
     else:
         _attend_block(
-            q, k, v, out, lse, norms, shares, heads, block, q_len, kv_len, q_padded, window, scale,
+            q, k, v, out, lse, shares, heads, block, q_len, kv_len, q_padded, window, scale,
             D, M, N, GROUP, CAUSAL, WINDOWED, EVEN, SURVEY, STAGES,
         )  # fmt: skip
 
 
 @triton.jit(do_not_specialize=SIZES)
 def _survey(
-    q, k, v, norms, shares, reach, heads, kv_heads, kv_len, q_padded,
+    q, k, v, shares, reach, heads, kv_heads, q_len, kv_len, q_padded,
     D: tl.constexpr, M: tl.constexpr, N: tl.constexpr, GROUP: tl.constexpr,
 ):  # fmt: skip
     """What ``_attend`` writes with SURVEY, for a forward that was another's; of the shares nothing is known: 1."""
-    query = tl.program_id(0) * M
-    b, head = tl.program_id(1) // heads, tl.program_id(1) % heads
-    query_tile = q.load([b, head, query, 0]).reshape(M, D)
-    at = tl.program_id(1).to(tl.int64) * q_padded + query + tl.arange(0, M)
-    tl.store(norms + at, _lengths(query_tile, M))
+    at = tl.program_id(1).to(tl.int64) * q_padded + tl.program_id(0) * M + tl.arange(0, M)
     tl.store(shares + at, tl.full((M,), 1.0, dtype=tl.float32))
-    _survey_keys(k, v, reach, heads, kv_heads, kv_len, tl.program_id(0), tl.num_programs(0), D, N, GROUP, 2)
+    _survey_part(q, k, v, reach, heads, kv_heads, q_len, kv_len, tl.program_id(0), tl.num_programs(0), D, M, N, GROUP, 2)
 
 
 def tiles(tensor: torch.Tensor, rows: int) -> TensorDescriptor:
@@ -294,11 +317,11 @@ def forward(
     found = None
     if survey:
         surveyors = shape.surveyors(kv_len, group)
-        norms, shares = torch.empty((2, batch * heads, q_padded), dtype=torch.float32, device=q.device)
-        reach = torch.empty((2, batch * kv_heads, surveyors * group), dtype=torch.float32, device=q.device)
-        found = Survey(norms, shares, reach)
+        shares = torch.empty((batch * heads, q_padded), dtype=torch.float32, device=q.device)
+        reach = torch.empty((3, batch * kv_heads, surveyors * group), dtype=torch.float32, device=q.device)
+        found = Survey(shares, reach)
     _attend[(surveyors + triton.cdiv(q_len, rows), batch * heads)](
-        tiles(q, rows), tiles(k, keys), tiles(v, keys), tiles(out, rows), lse, *(found or (lse, lse, lse)),
+        tiles(q, rows), tiles(k, keys), tiles(v, keys), tiles(out, rows), lse, *(found or (lse, lse)),
         heads, kv_heads, q_len, kv_len, q_padded, window or 0, surveyors, scale,
         D=dim, GROUP=group, CAUSAL=causal or window is not None, WINDOWED=window is not None,
         EVEN=kv_len % keys == 0, SURVEY=survey, **options, enable_fp_fusion=True
@@ -315,10 +338,10 @@ def survey_of(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Survey:
     rows, keys = options["M"], options["N"]
     q_padded, group = padded(q_len), heads // kv_heads
     programs = q_padded // rows
-    norms, shares = torch.empty((2, batch * heads, q_padded), dtype=torch.float32, device=q.device)
-    reach = torch.empty((2, batch * kv_heads, programs * group), dtype=torch.float32, device=q.device)
+    shares = torch.empty((batch * heads, q_padded), dtype=torch.float32, device=q.device)
+    reach = torch.empty((3, batch * kv_heads, programs * group), dtype=torch.float32, device=q.device)
     _survey[(programs, batch * heads)](
-        tiles(q, rows), tiles(k, keys), tiles(v, keys), norms, shares, reach, heads, kv_heads, kv_len, q_padded,
+        tiles(q, rows), tiles(k, keys), tiles(v, keys), shares, reach, heads, kv_heads, q_len, kv_len, q_padded,
         D=dim, GROUP=group, **options, enable_fp_fusion=True
     )  # fmt: skip
-    return Survey(norms, shares, reach)
+    return Survey(shares, reach)
