@@ -205,7 +205,8 @@ def _flash4(rule: str, phase: str) -> dict[str, Any]:
 
     def kept(case: Case) -> int:
         log_sum_exp = 4 * case.batch * case.heads * case.seq
-        surveyed = probe.survey_bytes(batch=case.batch, **_sizes(case), **_rule(case)) if rule == "exact" else 0
+        s = _sizes(case)
+        surveyed = probe.survey_bytes(case.batch, s["heads"], s["kv_heads"], s["q_len"], s["dim"]) if rule == "exact" else 0
         return int(log_sum_exp + surveyed)
 
     return {"supports": supports, "workspace": _workspace(phase, backward, kept)}

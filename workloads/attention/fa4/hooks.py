@@ -58,7 +58,7 @@ def surveyed_forward(
     """
     _check_dtype(q)
     batch, heads, q_rows, dim = q.shape
-    kv_heads, kv_rows = k.shape[1:3]
+    kv_heads = k.shape[1]
     if not probe.surveys(dim, heads // kv_heads):
         return *forward(q, k, v, causal=causal, scale=scale, window=window), None
     import torch
@@ -69,7 +69,7 @@ def surveyed_forward(
     arguments, edges = _forward_plan(dim, heads // kv_heads, *mask.values())
     out = torch.empty((batch, q_rows, heads, dim), dtype=q.dtype, device=q.device)
     lse = torch.empty((batch, heads, q_rows), dtype=torch.float32, device=q.device)
-    parts = shares.parts(q_rows, kv_rows, heads // kv_heads, dim, causal, window)
+    parts = shares.parts(q_rows, heads // kv_heads, dim)
     extents = torch.empty((batch, kv_heads, 2, parts), dtype=torch.int32, device=q.device)
     auxiliary = [*rows[1:], extents]
     inputs = (*rows, out, lse)

@@ -132,12 +132,10 @@ def surveys(dim: int, group: int) -> bool:
     return shares.TILES[dim] % group == 0
 
 
-def survey_bytes(
-    *, batch: int, heads: int, kv_heads: int, q_len: int, kv_len: int, dim: int, causal: bool, window: int | None
-) -> int:
+def survey_bytes(batch: int, heads: int, kv_heads: int, q_len: int, dim: int) -> int:
     """Of the extents that the forward leaves for the backward of "exact"; 0 where it does not survey."""
     group = heads // kv_heads
-    return 8 * batch * kv_heads * shares.parts(q_len, kv_len, group, dim, causal, window) if surveys(dim, group) else 0
+    return 8 * batch * kv_heads * shares.parts(q_len, group, dim) if surveys(dim, group) else 0
 
 
 def workspace(rule: str, *, batch: int, heads: int, kv_heads: int, q_len: int, kv_len: int, dim: int) -> int:

@@ -2,7 +2,8 @@
 
 The backward's bound needs max_j‖V_j‖ and max|K_jd| of every head. In the forward K and V pass anyway, and three of the four
 warps that fetch them have nothing to do: here they read a share of the rows once more (:mod:`.shares`), from the L2 cache, and
-store what is largest. What fetches and what computes is not changed.
+store what is largest. What fetches and what computes is not changed, but takes turns with them: what counts is how few
+instructions the survey is. Where a share holds NaN or Inf, it is read again without them.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any
 
 import cutlass  # type: ignore[import-not-found,unused-ignore]
 import cutlass.cute as cute  # type: ignore[import-not-found,unused-ignore]
-from cutlass import Float32, Int32, Int64  # type: ignore[import-not-found,unused-ignore]
+from cutlass import Float32, Int32, Int64, Uint32  # type: ignore[import-not-found,unused-ignore]
 from cutlass._mlir.ir import DictAttr  # type: ignore[import-not-found,unused-ignore]
 from cutlass._mlir_helpers.arith import bitcast  # type: ignore[import-not-found,unused-ignore]
 from cutlass.cutlass_dsl import T  # type: ignore[import-not-found,unused-ignore]
@@ -22,9 +23,12 @@ from flash_attn.cute.utils import AuxData  # type: ignore[import-not-found,unuse
 from . import bound, shares
 from .shares import WARPS
 
-AHEAD = 8  # loads in flight of one warp, a power of two
-STEP = 512  # bytes that a warp loads at once
-LANE = 16  # of these a lane's
+ROOM = 8192  # bytes that a warp has in flight at most, a power of two
+LANE = 16  # of these a lane's, at once
+LANES = 4  # that read one row together
+AT_ONCE = 32 // LANES  # rows that a warp reads together
+STEP = 32 * LANE  # bytes of one instruction
+INFINITE = 0x7F800000  # f32 bits: Inf; those of NaN are above
 
 
 def _places(method: Any) -> dict[str, int]:
@@ -59,10 +63,17 @@ class Carrying(cute.TiledCopy):  # type: ignore[misc,unused-ignore]
         return Carrying(self, made)
 
 
+def _copies(dim: int, condition: str) -> str:
+    """PTX: starts the copies of a lane's part of a row to shared memory if ``condition``, where a warp's parts lie together."""
+    copy = "@ok cp.async.cg.shared.global [{{$r0}} + {}], [{{$r1}} + {}], 16;"
+    copies = " ".join(copy.format(i * STEP, i * LANES * LANE) for i in range(2 * dim // (LANES * LANE)))
+    return f"{{ .reg .pred ok; {condition} {copies} }}"
+
+
 @cute.jit
-def fetch(shared: Int32, source: Int64):
-    """Starts a copy of 16 bytes to shared memory."""
-    cute.arch.inline_ptx("cp.async.cg.shared.global [{$r0}], [{$r1}], 16;", read_only_args=[shared, source])
+def fetch(shared: Int32, source: Int64, left: Int32, dim: cutlass.Constexpr[int]):
+    """Starts copies of a lane's part of a row if more than 0 rows are ``left``."""
+    cute.arch.inline_ptx(_copies(dim, "setp.gt.s32 ok, {$r2}, 0;"), read_only_args=[shared, source, left])
 
 
 @cute.jit
@@ -71,11 +82,6 @@ def words(shared: Int32):
     return cute.arch.inline_ptx(
         "ld.shared.v4.b32 { {$w0}, {$w1}, {$w2}, {$w3} }, [{$r0}];", write_only_types=[Int32] * 4, read_only_args=[shared]
     )
-
-
-@cute.jit
-def larger_of_both(one: Int32, other: Int32) -> Int32:
-    return cute.arch.inline_ptx("max.s16x2 {$w0}, {$r0}, {$r1};", write_only_types=[Int32], read_only_args=[one, other])
 
 
 @cute.jit
@@ -88,16 +94,55 @@ def finite(word: Int32) -> Int32:
 
 
 @cute.jit
+def larger(one: Int32, other: Int32) -> Int32:
+    """Of two pairs of bf16 the larger magnitudes, with any sign. NaN is smaller than any other."""
+    return cute.arch.inline_ptx(
+        "max.xorsign.abs.bf16x2 {$w0}, {$r0}, {$r1};", write_only_types=[Int32], read_only_args=[one, other]
+    )
+
+
+@cute.jit
+def plus_squares(word: Int32, total: Int32) -> Int32:
+    """Two bf16 plus the squares of two, rounded once."""
+    return cute.arch.inline_ptx(
+        "fma.rn.bf16x2 {$w0}, {$r0}, {$r0}, {$r1};", write_only_types=[Int32], read_only_args=[word, total]
+    )
+
+
+@cute.jit
+def squared(word: Int32) -> Int32:
+    """The squares of two bf16."""
+    return cute.arch.inline_ptx("mul.rn.bf16x2 {$w0}, {$r0}, {$r0};", write_only_types=[Int32], read_only_args=[word])
+
+
+@cute.jit
 def as_float(bits: Int32) -> Float32:
     return Float32(bitcast(bits.ir_value(), T.f32()))
 
 
 @cute.jit
 def squares(word: Int32, total: Float32) -> Float32:
-    """``total`` plus the squares of two bf16."""
-    kept = finite(word)
-    low, high = as_float(kept << Int32(16)), as_float(kept & Int32(-65536))
+    """``total`` plus the squares of two bf16, in f32."""
+    low, high = as_float(word << Int32(16)), as_float(word & Int32(-65536))
     return high * high + (low * low + total)
+
+
+@cute.jit
+def row_square(shared: Int32, dim: cutlass.Constexpr[int], masked: cutlass.Constexpr[bool]) -> Float32:
+    """Of a lane's part of a row the sum of squares: in bf16 (``bound.UNROUNDED``), or ``masked`` without NaN and Inf in f32."""
+    exact, one, other = Float32(0.0), Int32(0), Int32(0)
+    for i in cutlass.range_constexpr(2 * dim // (LANES * LANE)):
+        a, b, c, d = words(shared + i * STEP)
+        if cutlass.const_expr(masked):
+            exact = squares(finite(d), squares(finite(c), squares(finite(b), squares(finite(a), exact))))
+        else:
+            one = squared(a) if cutlass.const_expr(i == 0) else plus_squares(a, one)
+            other = squared(b) if cutlass.const_expr(i == 0) else plus_squares(b, other)
+            one, other = plus_squares(c, one), plus_squares(d, other)
+    if cutlass.const_expr(masked):
+        return exact
+    both = cute.arch.inline_ptx("add.rn.bf16x2 {$w0}, {$r0}, {$r1};", write_only_types=[Int32], read_only_args=[one, other])
+    return as_float(both << Int32(16)) + as_float(both & Int32(-65536))
 
 
 @cute.jit
@@ -110,50 +155,49 @@ def survey_rows(
     buffer: Int32,
     dim: cutlass.Constexpr[int],
     keys: cutlass.Constexpr[bool],
+    masked: cutlass.Constexpr[bool],
 ) -> Int32:
-    """The largest |element| + 0x80 twice (``keys``) or ‖row‖² of this warp's rows of ``rows`` [S, dim] bf16, as bits.
+    """Of this warp's rows of ``rows`` [S, dim] bf16 the bits of the largest |element| (``keys``; bf16) or ‖row‖² (f32).
 
-    The end's last row is read in place of rows beyond it. A lane reads only what it copied to shared memory itself.
+    ``masked`` leaves out NaN and Inf. In place of rows beyond the end a row before it is looked at once more. A lane reads only
+    what it copied to shared memory itself.
     """
-    per_row: cutlass.Constexpr[int] = 2 * dim // LANE  # lanes
-    at_once: cutlass.Constexpr[int] = WARPS * STEP // (2 * dim)  # rows
-    steps = (end - first + at_once - 1) // at_once
-    start = rows.iterator.toint() + Int64(lane % per_row * LANE)
+    block: cutlass.Constexpr[int] = AT_ONCE * 2 * dim  # bytes
+    ahead: cutlass.Constexpr[int] = 1 if masked else ROOM // block
+    apart: cutlass.Constexpr[int] = WARPS * AT_ONCE  # rows
     bytes_apart = Int32(rows.stride[0]) * 2
-    row = first + (warp * (32 // per_row) + lane // per_row)
-    slot = Int32(0)
-    for i in cutlass.range_constexpr(AHEAD):
-        if i < steps:
-            place = cutlass.min(row, end - 1)
-            fetch(buffer + i * STEP, start + Int64(place) * Int64(bytes_apart))
+    start = rows.iterator.toint() + Int64(lane % LANES * LANE)
+    row, slot, best = first + (warp * AT_ONCE + lane // LANES), Int32(0), Int32(0)
+    for i in cutlass.range_constexpr(ahead):
+        place = cutlass.min(row + i * apart, end - 1)
+        fetch(buffer + i * block, start + Int64(place) * Int64(bytes_apart), Int32(1), dim)
         cute.arch.cp_async_commit_group()
-        row += at_once
-    best = bound.in_order(Int32(0)) if cutlass.const_expr(keys) else Int32(0)
-    for i in cutlass.range(steps, unroll=1):
-        cute.arch.cp_async_wait_group(AHEAD - 1)
-        a, b, c, d = words(buffer + slot)
+    source, left = start + Int64(row + ahead * apart) * Int64(bytes_apart), end - row - ahead * apart
+    for _ in cutlass.range((end - first - warp * AT_ONCE + (apart - 1)) // apart, unroll=1):
+        cute.arch.cp_async_wait_group(ahead - 1)
         if cutlass.const_expr(keys):
-            best = larger_of_both(best, bound.in_order(a))
-            best = larger_of_both(best, bound.in_order(b))
-            best = larger_of_both(best, bound.in_order(c))
-            best = larger_of_both(best, bound.in_order(d))
+            for j in cutlass.range_constexpr(2 * dim // (LANES * LANE)):
+                for word in words(buffer + slot + j * STEP):
+                    best = larger(best, finite(word) if cutlass.const_expr(masked) else word)
         else:
-            total = squares(d, squares(c, squares(b, squares(a, Float32(0.0)))))
-            total = cute.arch.warp_reduction_sum(total, threads_in_group=per_row)
+            total = cute.arch.warp_reduction_sum(row_square(buffer + slot, dim, masked), threads_in_group=LANES)
             best = cutlass.max(best, Int32(bitcast(total.ir_value(), T.i32())))
-        if i + AHEAD < steps:
-            place = cutlass.min(row, end - 1)
-            fetch(buffer + slot, start + Int64(place) * Int64(bytes_apart))
+        fetch(buffer + slot, source, left, dim)
         cute.arch.cp_async_commit_group()
-        row += at_once
-        slot = (slot + STEP) & (AHEAD * STEP - 1)
-    return best
+        source += Int64(Uint32(bytes_apart * apart))
+        left -= apart
+        slot = (slot + block) & (ahead * block - 1)
+    cute.arch.cp_async_wait_group(0)
+    if cutlass.const_expr(keys):
+        best = cutlass.max(best & 0x7FFF, (best >> 16) & 0x7FFF) << 16
+    return cute.arch.warp_redux_sync(best, "max")
 
 
 class SurveyingForward(FlashAttentionForwardSm90):  # type: ignore[misc,unused-ignore]
     """flash-attn-4's forward; its auxiliary tensors are K and V [B, S, Hkv, D] and the extents [B, Hkv, 2, 3·shares] i32.
 
-    The extents are f32 bits: of the rows that a warp surveys the largest ‖V_j‖² and |K_jd|. NaN and Inf are left out.
+    The extents are f32 bits: of the rows that a warp surveys the largest ‖V_j‖², too large by 4 % at most, and |K_jd|. NaN and
+    Inf are left out.
     """
 
     def kernel(self, *args: Any) -> Any:
@@ -172,20 +216,21 @@ class SurveyingForward(FlashAttentionForwardSm90):  # type: ignore[misc,unused-i
     def survey(self, k: cute.Tensor, v: cute.Tensor, extents: cute.Tensor, q_rows: Int32, scheduler: Any):
         """What the warps that fetch nothing do."""
         warp = cute.arch.make_warp_uniform(cute.arch.warp_idx()) % 4 - 1
-        buffers = cutlass.utils.SmemAllocator().allocate(WARPS * AHEAD * STEP, 128)
+        buffers = cutlass.utils.SmemAllocator().allocate(WARPS * ROOM, 128)
         block, head, batch, _ = scheduler().initial_work_tile_info().tile_idx
         count = cute.size(extents, mode=[3]) // WARPS
         share = block - (cute.ceil_div(q_rows, self.tile_m) - count)
         if warp >= 0 and share >= 0:
             lane = cute.arch.lane_idx()
             first, end = shares.share_rows(share, count, cute.size(k, mode=[1]), cutlass.min)
-            buffer = buffers.toint() + warp * (AHEAD * STEP) + lane * LANE
-            mine = share * WARPS + warp
-            key = survey_rows(k[batch, None, head, None], first, end, warp, lane, buffer, self.tile_hdim, True)
-            key = cutlass.max((key << 16) >> 16, key >> 16) - 0x80
-            key = cute.arch.warp_redux_sync(key, "max")
-            value = survey_rows(v[batch, None, head, None], first, end, warp, lane, buffer, self.tile_hdim, False)
-            value = cute.arch.warp_redux_sync(value, "max")
+            where = (first, end, warp, lane, buffers.toint() + warp * ROOM + lane * LANE, self.tile_hdim)
+            key = survey_rows(k[batch, None, head, None], *where, True, False)
+            if key >= INFINITE:
+                key = survey_rows(k[batch, None, head, None], *where, True, True)
+            value = survey_rows(v[batch, None, head, None], *where, False, False)
+            if value >= INFINITE:
+                value = survey_rows(v[batch, None, head, None], *where, False, True)
             if lane == 0:
-                extents[batch, head, 0, mine] = value
-                extents[batch, head, 1, mine] = key << 16
+                mine = share * WARPS + warp
+                extents[batch, head, 0, mine] = Int32(bitcast((as_float(value) * bound.UNROUNDED).ir_value(), T.i32()))
+                extents[batch, head, 1, mine] = key

@@ -175,7 +175,7 @@ def test_a_surveyed_forward_hands_the_kernel_room_for_each_part(calls, monkeypat
     edges, (tensors_in_place, scalars) = given[0][11:13], given[0][15]
 
     assert (out.shape, lse.shape) == (q.shape, (1, 4, 300))
-    assert (1, 2, 2, own.shares.parts(300, 300, 2, 128, True, window)) == extents.shape
+    assert (1, 2, 2, own.shares.parts(300, 2, 128)) == extents.shape
     assert [tensor.data_ptr() for tensor in (k, v, extents)] == [tensor.data_ptr() for tensor in tensors_in_place]
     assert scalars is None
     assert ((None, None) if window is None else (3, 0)) == edges

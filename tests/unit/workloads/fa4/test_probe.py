@@ -200,7 +200,7 @@ def test_workspace_holds_the_survey_where_the_forward_makes_none(probe):
     tile = 3 * 128 * 128 * 4
 
     assert (6 * 2 * tile) + 4 * 2 * 64 * 2 + 4 * 6 * 256 + 4 * 2 * 3 * 8 == exact - atomic
-    assert 0 == probe.survey_bytes(**shape, causal=True, window=None)
+    assert 0 == probe.survey_bytes(1, 6, 2, 256, 128)
 
 
 @pytest.mark.parametrize(
@@ -211,7 +211,5 @@ def test_the_forward_surveys_where_whole_groups_fill_its_blocks(probe, dim, grou
 
 
 def test_survey_bytes_are_two_numbers_of_each_warp_of_the_blocks_that_survey(probe):
-    shape = {"batch": 2, "heads": 16, "kv_heads": 4, "q_len": 4096, "kv_len": 4096, "dim": 128}
-
-    assert 2 * 4 * 2 * 4 * 3 * 65 == probe.survey_bytes(**shape, causal=True, window=None)
-    assert 2 * 4 * 2 * 4 * 3 * 128 == probe.survey_bytes(**shape, causal=False, window=None)
+    assert 2 * 16 * 2 * 4 * 3 * 32 == probe.survey_bytes(2, 16, 16, 4096, 128)
+    assert 2 * 4 * 2 * 4 * 3 * 64 == probe.survey_bytes(2, 16, 4, 4096, 128)
