@@ -64,7 +64,9 @@ def sums(
     slopes = (weights * (grad_out @ v.T - delta[:, None])).bfloat16().float()
     parts = [one @ other for one, other in zip(slopes.split(KEYS, dim=1), k.split(KEYS), strict=True)]
     reach = grad_out.norm(dim=1) * v.norm(dim=1).max()
-    excess = 2.0**-17 * q.norm(dim=1) * k.abs().max() * 1.4427  # scale · √D = 1
+    unit = 2.0**-17 * 1.4427 * k.abs().max()  # scale · √D = 1
+    most = unit * D**0.5 * q.abs().max()
+    excess = most if most <= 0.0625 else unit * q.norm(dim=1)
     bound = (
         0.5 * log2_above(grad_out.norm(dim=1) ** 2)
         + torch.log2(v.norm(dim=1).max())
@@ -72,7 +74,9 @@ def sums(
         + 0.17
         + excess
     )
-    share = 2 * torch.stack([one.sum(dim=1) for one in weights.split(64, dim=1)]).amax(dim=0)  # the forward's blocks are of 64
+    # the forward's blocks are of 64 keys; it keeps the largest of four sums each, of pairs of keys that lie eight apart
+    quarters = [one.unflatten(1, (8, 4, 2)).sum(dim=(1, 3)) for one in weights.split(64, dim=1)]
+    share = 2 * torch.stack(quarters).amax(dim=0).sum(dim=1)
     one = bound + log2_above(share * (1 + (delta.abs() / reach).clamp(max=1))).clamp(max=0)
     ways = {
         "2^-30 of the bound": bound.ceil() - 30,
