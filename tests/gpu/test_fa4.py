@@ -31,7 +31,6 @@ SHAPES = {
     "window": (1, 2, 2, 300, 300, 128, True, 100),
     "window, 4 a group, D64": (1, 4, 1, 512, 512, 64, True, 64),
 }
-OVER = 1.02  # times ‖V_j‖, what a survey finds at most
 LENGTHS = [(1, 1), (1, 129), (129, 1), (128, 4096), (4096, 128), (700, 257), (4096, 4096)]  # query and kv rows
 LONG = {"causal": (2, 16, 16, 4096, 4096, 128, True, None), "full, 4 a group": (2, 16, 4, 4096, 4096, 128, False, None)}
 DATA = {
@@ -88,7 +87,7 @@ def gradients(tensors, shape, rule):
 
 def survey(tensors, shape):
     """Of the forward that surveys: whether out and LSE have the bits of the one as shipped, whether the extents are the same in
-    10 replays, whether |K|'s are right, and by how much of them the largest ‖V_j‖² are too large, least and most."""
+    10 replays, whether |K|'s are right, and the relative error of ‖V_j‖²'s."""
     hooks = discover.module("attention.fa4.hooks")
     q, k, v, _grad = tensors
     options = options_of(shape)
@@ -102,8 +101,8 @@ def survey(tensors, shape):
     expected = [torch.where(tensor.isfinite(), tensor, 0).double() for tensor in (v, k)]
     squares = expected[0].square().sum(dim=-1).amax(dim=-1)
     squares = torch.where(squares < 2.0**128, squares, math.inf)
-    off = torch.where(squares == square, 0.0, square / squares - 1).nan_to_num(math.inf)
-    return [same, replays, torch.equal(expected[1].abs().amax(dim=(-1, -2)), key), float(off.min()), float(off.max())]
+    off = torch.where(squares == square, 0.0, (square / squares - 1).abs())
+    return [same, replays, torch.equal(expected[1].abs().amax(dim=(-1, -2)), key), float(off.nan_to_num(math.inf).max())]
 
 
 def special(tensors):
@@ -138,13 +137,13 @@ def differing(run, replays):
     return sum(not all(torch.equal(a, b.view(torch.int16)) for a, b in zip(first, run(), strict=True)) for _ in range(replays))
 
 
-def constants_of(tensors, over=1.0):
-    """C of every row of dQ [B, H, S], as the kernels make it if the survey finds ‖V_j‖ ``over`` times too large."""
+def constants_of(tensors):
+    """C of every row of dQ [B, H, S], as the kernels make it of f32 bits."""
     bound = discover.module("attention.fa4.bound")
     _q, k, v, grad = tensors
     group = grad.shape[1] // k.shape[1]
     value, key = v.float().norm(dim=-1).amax(dim=-1), k.float().abs().amax(dim=(-1, -2))
-    extents = bound.extent(value * over, key, lambda least, found: found.clamp_min(least)).repeat_interleave(group, dim=1)
+    extents = bound.extent(value, key, lambda least, found: found.clamp_min(least)).repeat_interleave(group, dim=1)
     limits = (grad.float().norm(dim=-1) + bound.LOST) * extents[..., None]
     return bound.constant_bits(bound.exponent(limits.view(torch.int32))).view(torch.float32).double()
 
@@ -154,7 +153,7 @@ def rounding(tensors, shape, expected):
 
     Those cost ε·|δ|·‖Σ_j p_j K_j‖ with ε² = 2⁻³²/3.
     """
-    quanta = constants_of(tensors, OVER) / 1.5 * 2.0**-23
+    quanta = constants_of(tensors) / 1.5 * 2.0**-23
     tiles = -(-shape[4] // 128) if shape[7] is None else -(-(shape[7] - 1) // 128) + 1
     q, k, v, grad = (tensor.double() for tensor in tensors)
     k, v = (tensor.repeat_interleave(q.shape[1] // k.shape[1], dim=1) for tensor in (k, v))
@@ -191,18 +190,16 @@ def sums_of(tensors, shape):
 
 
 def on_the_grid(shape):
-    """Whether every sum of dQ is a whole number of half quanta of its row's C, as computed here; and of how many rows, whose
-    gradient is not about 0 and whose C is certain, the sums are whole numbers of two quanta too."""
+    """Whether every sum of dQ is a whole number of half quanta of its row's C, as computed here; and of how many rows whose
+    gradient is not about 0 the sums are whole numbers of two quanta too."""
     tensors = problem(shape, "six decades")
     q = tensors[0]
     dq, sums = sums_of(tensors, shape)
     # blocks of 64 rows; of each warp group's 64 columns the accumulators of 128 threads, four at a time
     by_part = sums.view(*q.shape[:2], -1, 2, 8, 4, 8, 4, 2, 2)  # block, group, four, warp, lane / 4, lane % 4, row half, column
     by_row = by_part.permute(0, 1, 2, 5, 8, 6, 3, 4, 7, 9).reshape(*q.shape[:2], -1, q.shape[3])[:, :, : q.shape[2]]
-    constants = constants_of(tensors)
-    steps = by_row.double() / (constants[..., None] / 1.5 * 2.0**-24)
-    certain = constants == constants_of(tensors, OVER)
-    coarse = (certain & (steps / 4 == (steps / 4).round()).all(dim=-1))[:, :, 64:]
+    steps = by_row.double() / (constants_of(tensors)[..., None] / 1.5 * 2.0**-24)
+    coarse = (steps / 4 == (steps / 4).round()).all(dim=-1)[:, :, 64:]
     return torch.equal((by_row * shape[5] ** -0.5).bfloat16(), dq), bool((steps == steps.round()).all()), int(coarse.sum())
 
 
@@ -277,7 +274,7 @@ def test_the_forward_that_surveys_is_the_one_as_shipped_and_finds_what_is_larges
     found = results[name].result()["surveys"]
 
     assert [] == [what for what, one in found.items() if one[:3] != [True, True, True]]
-    assert all(one[3] >= -1e-6 and one[4] <= 0.04 for one in found.values()), found
+    assert all(one[3] < 36 * 2.0**-24 for one in found.values()), found  # as many roundings deep at most
 
 
 def test_every_sum_of_dq_lies_on_the_grid_that_the_bound_gives_and_no_coarser(results):

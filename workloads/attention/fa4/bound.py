@@ -18,7 +18,6 @@ SMALLEST, LARGEST = 2.0**-100, 2.0**127  # of U: no quantum is subnormal; above,
 LOST = 2.0**-62  # at most this much of a norm is lost where squares underflow
 ROW_MASK = 255  # the bits of a row's δ that carry the exponent of its U
 LEAST_EXTENT = 2.0**-126
-UNROUNDED = 1.018  # times a ‖V_j‖² summed in bf16, nine roundings deep, is no less than it: (1 - 2^-9)^-9 is 1.0178
 FINE_BITS = 11  # a tile in the shared sum has its largest element at 2^11 quanta or more, of 2^23
 
 

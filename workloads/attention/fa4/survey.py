@@ -102,20 +102,6 @@ def larger(one: Int32, other: Int32) -> Int32:
 
 
 @cute.jit
-def plus_squares(word: Int32, total: Int32) -> Int32:
-    """Two bf16 plus the squares of two, rounded once."""
-    return cute.arch.inline_ptx(
-        "fma.rn.bf16x2 {$w0}, {$r0}, {$r0}, {$r1};", write_only_types=[Int32], read_only_args=[word, total]
-    )
-
-
-@cute.jit
-def squared(word: Int32) -> Int32:
-    """The squares of two bf16."""
-    return cute.arch.inline_ptx("mul.rn.bf16x2 {$w0}, {$r0}, {$r0};", write_only_types=[Int32], read_only_args=[word])
-
-
-@cute.jit
 def as_float(bits: Int32) -> Float32:
     return Float32(bitcast(bits.ir_value(), T.f32()))
 
@@ -129,20 +115,12 @@ def squares(word: Int32, total: Float32) -> Float32:
 
 @cute.jit
 def row_square(shared: Int32, dim: cutlass.Constexpr[int], masked: cutlass.Constexpr[bool]) -> Float32:
-    """Of a lane's part of a row the sum of squares: in bf16 (``bound.UNROUNDED``), or ``masked`` without NaN and Inf in f32."""
-    exact, one, other = Float32(0.0), Int32(0), Int32(0)
+    """Of a lane's part of a row the sum of squares in f32; ``masked`` without NaN and Inf."""
+    total = Float32(0.0)
     for i in cutlass.range_constexpr(2 * dim // (LANES * LANE)):
-        a, b, c, d = words(shared + i * STEP)
-        if cutlass.const_expr(masked):
-            exact = squares(finite(d), squares(finite(c), squares(finite(b), squares(finite(a), exact))))
-        else:
-            one = squared(a) if cutlass.const_expr(i == 0) else plus_squares(a, one)
-            other = squared(b) if cutlass.const_expr(i == 0) else plus_squares(b, other)
-            one, other = plus_squares(c, one), plus_squares(d, other)
-    if cutlass.const_expr(masked):
-        return exact
-    both = cute.arch.inline_ptx("add.rn.bf16x2 {$w0}, {$r0}, {$r1};", write_only_types=[Int32], read_only_args=[one, other])
-    return as_float(both << Int32(16)) + as_float(both & Int32(-65536))
+        for word in words(shared + i * STEP):
+            total = squares(finite(word) if cutlass.const_expr(masked) else word, total)
+    return total
 
 
 @cute.jit
@@ -196,8 +174,8 @@ def survey_rows(
 class SurveyingForward(FlashAttentionForwardSm90):  # type: ignore[misc,unused-ignore]
     """flash-attn-4's forward; its auxiliary tensors are K and V [B, S, Hkv, D] and the extents [B, Hkv, 2, 3·shares] i32.
 
-    The extents are f32 bits: of the rows that a warp surveys the largest ‖V_j‖², too large by 4 % at most, and |K_jd|. NaN and
-    Inf are left out.
+    The extents are f32 bits: of the rows that a warp surveys the largest ‖V_j‖² and |K_jd|. NaN and Inf are left
+    out.
     """
 
     def kernel(self, *args: Any) -> Any:
@@ -232,5 +210,5 @@ class SurveyingForward(FlashAttentionForwardSm90):  # type: ignore[misc,unused-i
                 value = survey_rows(v[batch, None, head, None], *where, False, True)
             if lane == 0:
                 mine = share * WARPS + warp
-                extents[batch, head, 0, mine] = Int32(bitcast((as_float(value) * bound.UNROUNDED).ir_value(), T.i32()))
+                extents[batch, head, 0, mine] = value
                 extents[batch, head, 1, mine] = key
