@@ -186,18 +186,18 @@ def _exact(rows: list[Any], lse: Any, scale: float, mask: dict[str, Any], extent
     if group > 1:
         window = None if mask["window_size_left"] is None else mask["window_size_left"] + 1
         tiles, dk_sum, dv_sum = kernels.guess_tiles(by_head[0], by_head[2], by_head[4], mask["causal"], window)
-        shape = (batch, heads, dk_sum.shape[2])
-        aside = [torch.empty(shape, dtype=torch.float32, device=q.device) for _ in range(2)]
+        aside = torch.empty((2, batch, heads, dk_sum.shape[2]), dtype=torch.float32, device=q.device).unbind()
         flags = torch.empty((batch, heads, tiles.shape[2]), dtype=torch.int32, device=q.device)
         auxiliary = [tiles, *aside, flags]
     inputs = (q, k, v, grad, lse2, delta, dq_sum, dk_sum, dv_sum)
     kernel = _kernel(inputs, auxiliary, scale, arguments, edges)
     kernel(*inputs, scale, None, None, None, None, *edges, None, None, None, AuxData(auxiliary, None), None, None)
-    kernels.convert(dq_sum, dq.transpose(1, 2), scale, config.num_wg // config.AtomLayoutMdQ)
-    if group > 1:
-        halves = config.num_wg // config.AtomLayoutNdKV
-        kernels.convert(dk_sum, dk.transpose(1, 2), scale, halves, aside[0], flags, 0)
-        kernels.convert(dv_sum, dv.transpose(1, 2), 1.0, halves, aside[1], flags, 1)
+    q_halves, halves = config.num_wg // config.AtomLayoutMdQ, config.num_wg // config.AtomLayoutNdKV
+    if group == 1:
+        kernels.convert(dq_sum, dq.transpose(1, 2), scale, q_halves)
+    else:
+        gradients = (dq.transpose(1, 2), dk.transpose(1, 2), dv.transpose(1, 2))
+        kernels.convert_grouped((dq_sum, dk_sum, dv_sum), gradients, aside, flags, scale, q_halves, halves)
     return dq, dk, dv
 
 

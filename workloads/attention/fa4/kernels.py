@@ -113,7 +113,8 @@ def _prepare_rows(
     o = tl.load(out + place * o_row + column, mask=inside[:, None], other=0.0).to(tl.float32)
     g = tl.load(grad + place * g_row + column, mask=inside[:, None], other=0.0).to(tl.float32)
     natural = tl.load(lse + row, mask=inside, other=float("inf"))
-    tl.store(dq + place * D + column, tl.zeros((ROWS, D), dtype=tl.float32), mask=kept[:, None])
+    zeros = tl.zeros((ROWS, D), dtype=tl.float32)
+    tl.store(dq + place * D + column, zeros, mask=kept[:, None], eviction_policy="evict_last")  # the backward adds to them
     product, norm = tl.sum(o * g, axis=1), tl.sqrt(tl.sum(g * g, axis=1))
     if KNOWN:
         tl.store(delta + row, _completed(product, norm, extent), mask=kept)
@@ -223,21 +224,20 @@ def _guess_tiles(
             tile, q_rows, rows, window, q_head, q_row, v_row, g_head, g_row, GROUP, CAUSAL, SAMPLES, TILE, HEADROOM, D,
         )  # fmt: skip
     place = (both.to(tl.int64) * tiles * TILE + part * ROWS) * D + tl.arange(0, ROWS * D)
-    tl.store(dk + place, tl.zeros((ROWS * D,), dtype=tl.float32))
-    tl.store(dv + place, tl.zeros((ROWS * D,), dtype=tl.float32))
+    tl.store(dk + place, tl.zeros((ROWS * D,), dtype=tl.float32), eviction_policy="evict_last")
+    tl.store(dv + place, tl.zeros((ROWS * D,), dtype=tl.float32), eviction_policy="evict_last")
 
 
 @triton.jit
-def _convert(
-    total, gradient, aside, flags, scale, rows, padded, heads, which, g_batch, g_head, g_row,
+def _convert_block(
+    total, gradient, aside, flags, scale, rows, padded, heads, block, both, which, g_batch, g_head, g_row,
     HALVES: tl.constexpr, GROUP: tl.constexpr, BLOCK: tl.constexpr, D: tl.constexpr,
 ):  # fmt: skip
-    """One block of a head's gradient from its sums; adds the tiles kept aside, in the order of the heads. Last head first.
+    """One block of a head's gradient from its sums; adds the tiles kept aside, in the order of the heads.
 
     Sums lie as accumulators do: of each half of the columns (or all) groups of 8 columns, of these four numbers of each of 128
     threads: two columns in each of two rows.
     """
-    block, both = tl.program_id(0), (tl.num_programs(1) - 1 - tl.program_id(1)).to(tl.int64)
     place = block * BLOCK * D + tl.arange(0, BLOCK * D)
     value = tl.load(total + both * padded * D + place)
     if GROUP > 1:
@@ -251,6 +251,47 @@ def _convert(
     row = block * BLOCK + tl.arange(0, BLOCK)
     start = gradient + (both // heads) * g_batch + (both % heads) * g_head
     tl.store(start + row.to(tl.int64)[:, None] * g_row + tl.arange(0, D)[None, :], by_row, mask=(row < rows)[:, None])
+
+
+@triton.jit
+def _convert(
+    total, gradient, scale, rows, padded, heads, g_batch, g_head, g_row,
+    HALVES: tl.constexpr, BLOCK: tl.constexpr, D: tl.constexpr,
+):  # fmt: skip
+    """Gradients from sums that hold all of them. Last head first."""
+    both = (tl.num_programs(1) - 1 - tl.program_id(1)).to(tl.int64)
+    _convert_block(
+        total, gradient, total, total, scale, rows, padded, heads, tl.program_id(0), both, 0, g_batch, g_head, g_row,
+        HALVES, 1, BLOCK, D,
+    )  # fmt: skip
+
+
+@triton.jit
+def _convert_grouped(
+    q_total, k_total, v_total, dq, dk, dv, k_aside, v_aside, flags, scale,
+    q_rows, q_padded, q_heads, q_programs, rows, padded, heads, programs,
+    q_batch, q_head, q_row, k_batch, k_head, k_row, v_batch, v_head, v_row,
+    Q_HALVES: tl.constexpr, HALVES: tl.constexpr, GROUP: tl.constexpr, BLOCK: tl.constexpr, D: tl.constexpr,
+):  # fmt: skip
+    """The three gradients of grouped heads: dQ's heads first, then dK's, then dV's, of each the last head first."""
+    block, both = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    if both < q_programs:
+        if block * BLOCK < q_rows:
+            _convert_block(
+                q_total, dq, q_total, flags, scale, q_rows, q_padded, q_heads, block, q_programs - 1 - both, 0,
+                q_batch, q_head, q_row, Q_HALVES, 1, BLOCK, D,
+            )  # fmt: skip
+    elif block * BLOCK < rows:
+        if both < q_programs + programs:
+            _convert_block(
+                k_total, dk, k_aside, flags, scale, rows, padded, heads, block, q_programs + programs - 1 - both, 0,
+                k_batch, k_head, k_row, HALVES, GROUP, BLOCK, D,
+            )  # fmt: skip
+        else:
+            _convert_block(
+                v_total, dv, v_aside, flags, 1.0, rows, padded, heads, block, q_programs + 2 * programs - 1 - both, 1,
+                v_batch, v_head, v_row, HALVES, GROUP, BLOCK, D,
+            )  # fmt: skip
 
 
 def _strides(*tensors: torch.Tensor) -> list[int]:
@@ -305,18 +346,30 @@ def guess_tiles(
     return constants, dk, dv
 
 
-def convert(
-    total: torch.Tensor, gradient: torch.Tensor, scale: float, halves: int,
-    aside: torch.Tensor | None = None, flags: torch.Tensor | None = None, which: int = 0,
-) -> None:  # fmt: skip
+def convert(total: torch.Tensor, gradient: torch.Tensor, scale: float, halves: int) -> None:
     """``gradient`` [B, H, S, D] bf16 from ``scale`` times the sums ``total`` [B, H, padded · D] f32.
 
-    ``halves`` is 2 where the warp groups share the columns, 1 where each has rows of its own. ``flags`` [B, Hq, 2 · tiles] say
-    which tiles of ``aside`` [B, Hq, padded · D] complete the sums: those of dK (``which`` 0) or dV (1).
+    ``halves`` is 2 where the warp groups share the columns, 1 where each has rows of its own.
     """
     batch, heads, rows, dim = gradient.shape
-    kept, marks = (total, total) if aside is None or flags is None else (aside, flags)
     _convert[(triton.cdiv(rows, BLOCK), batch * heads)](
-        total, gradient, kept, marks, scale, rows, total.shape[2] // dim, heads, which, *_strides(gradient),
-        halves, kept.shape[1] // heads, BLOCK, dim, num_warps=8,
+        total, gradient, scale, rows, total.shape[2] // dim, heads, *_strides(gradient), halves, BLOCK, dim, num_warps=8
+    )
+
+
+def convert_grouped(
+    totals: tuple[torch.Tensor, torch.Tensor, torch.Tensor], gradients: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+    aside: tuple[torch.Tensor, ...], flags: torch.Tensor, scale: float, q_halves: int, halves: int,
+) -> None:  # fmt: skip
+    """All ``gradients`` of grouped heads (dQ, dK, dV) as :func:`convert` makes one; dV's sums are not scaled.
+
+    ``flags`` [B, Hq, 2 · tiles] say which tiles of ``aside`` [B, Hq, padded · D] (dK, dV) complete the sums of dK and dV.
+    """
+    dq, dk = gradients[:2]
+    batch, q_heads, q_rows, dim = dq.shape
+    heads, rows = dk.shape[1:3]
+    _convert_grouped[(triton.cdiv(max(q_rows, rows), BLOCK), batch * (q_heads + 2 * heads))](
+        *totals, *gradients, *aside, flags, scale, q_rows, totals[0].shape[2] // dim, q_heads, batch * q_heads,
+        rows, totals[1].shape[2] // dim, heads, batch * heads, *_strides(*gradients), q_halves, halves, q_heads // heads,
+        BLOCK, dim, num_warps=8,
     )  # fmt: skip

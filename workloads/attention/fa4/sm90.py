@@ -71,9 +71,10 @@ def settle(
 ):
     """Rounds one head's tile in registers, or keeps it aside in float32 (flag 1) and leaves zeros to be added."""
     values = cute.make_tensor(acc.iterator, cute.make_layout(cute.size(acc)))
-    top = Float32(0.0)
+    tops = [Float32(0.0)] * 4  # side by side, as each waits for the one before
     for i in cutlass.range_constexpr(cute.size(acc)):
-        top = cute.arch.fmax(top, cute.arch.fmax(values[i], -values[i], nan=True), nan=True)
+        tops[i % 4] = cute.arch.fmax(tops[i % 4], cute.arch.fmax(values[i], -values[i], nan=True), nan=True)
+    top = cute.arch.fmax(cute.arch.fmax(tops[0], tops[1], nan=True), cute.arch.fmax(tops[2], tops[3], nan=True), nan=True)
     fits = top <= constant * Float32(bound.most(group))
     fine = top >= constant * Float32(bound.least())
     barrier: cutlass.Constexpr[int] = int(NamedBarrierBwd.Epilogue)
@@ -147,10 +148,11 @@ class ExactBackward(FlashAttentionBackwardSm90):  # type: ignore[misc,unused-ign
             tidx, n_block, head, batch = (args[EPILOGUE[name]] for name in ("tidx", "n_block", "head_idx", "batch_idx"))
             kv_head = head // args[EPILOGUE["qhead_per_kvhead_divmod"]]
             accumulators = ((args[EPILOGUE["acc_dK"]], ASIDE_K), (args[EPILOGUE["acc_dV"]], ASIDE_V))
+            constants = [self._tensors[TILES][batch, kv_head, 2 * n_block + which] for which in range(2)]  # both on their way
             for which, (acc, aside) in enumerate(accumulators):
                 settle(
                     acc,
-                    self._tensors[TILES][batch, kv_head, 2 * n_block + which],
+                    constants[which],
                     self._thread_tile(self._tensors[aside][batch, head, None], n_block, tidx, cute.size(acc)),
                     cute.local_tile(self._tensors[FLAGS][batch, head, None], (1,), (2 * n_block + which,)),
                     tidx,

@@ -252,6 +252,32 @@ def test_sums_of_accumulators_become_rows(generator, device, halves, dim):
     close(0.5 * sums[:, :, :100], gradient)
 
 
+def converted(sums, aside, flags, scale, lengths, halves=(1, 1)):
+    """dQ, dK, dV of ``lengths`` rows, laid [B, S, H, D], from sums [B, H, rows, D] and tiles aside."""
+    laid = [as_accumulators(one, part) for one, part in zip(sums, (halves[0], halves[1], halves[1]), strict=True)]
+    gradients = [
+        torch.zeros(len(one), length, one.shape[1], one.shape[3], device=one.device).bfloat16().transpose(1, 2)
+        for one, length in zip(sums, lengths, strict=True)
+    ]
+    tiles = tuple(as_accumulators(one, halves[1]) for one in aside)
+    kernels().convert_grouped(tuple(laid), tuple(gradients), tiles, flags, scale, *halves)
+    return gradients
+
+
+@pytest.mark.parametrize("lengths", [(40, 200, 200), (300, 100, 100)], ids=["more keys", "more queries"])
+@pytest.mark.parametrize("halves", [(1, 2), (2, 1)])
+def test_the_three_gradients_of_grouped_heads_are_made_at_once(generator, device, lengths, halves):
+    sums = [
+        torch.randn(2, heads, -(-length // 128) * 128, 64, generator=generator, device=device)
+        for heads, length in zip((4, 2, 2), lengths, strict=True)
+    ]
+    aside = (torch.full((2, 4, sums[1].shape[2], 64), math.nan, device=device),) * 2
+    flags = torch.zeros(2, 4, 2 * sums[1].shape[2] // 128, dtype=torch.int32, device=device)
+
+    for one, got, factor in zip(sums, converted(sums, aside, flags, 0.5, lengths, halves), (0.5, 0.5, 1.0), strict=True):
+        close(factor * one[:, :, : got.shape[2]], got)
+
+
 @pytest.mark.parametrize("which", [0, 1])
 def test_tiles_kept_aside_are_added_where_they_are_flagged(generator, device, which):
     sums = torch.randn(2, 2, 256, 64, generator=generator, device=device)
@@ -265,27 +291,28 @@ def test_tiles_kept_aside_are_added_where_they_are_flagged(generator, device, wh
                 if flags[batch, head, 2 * tile + which]:
                     part = slice(tile * 128, (tile + 1) * 128)
                     expected[batch, head // 3, part] += aside[batch, head, part]
-    gradient = torch.zeros(2, 2, 200, 64, device=device).bfloat16()
-    laid = [as_accumulators(tensor, 1) for tensor in (sums, aside)]
-    kernels().convert(laid[0], gradient, 1.0, 1, laid[1], flags, which)
+    others = torch.randn(2, 6, 64, 64, generator=generator, device=device)
+    gradients = converted((others, sums, sums), (aside, aside), flags, 0.5, (40, 200, 200))
 
-    close(expected[:, :, :200], gradient)
+    close(0.5 * others[:, :, :40], gradients[0])
+    close((0.5, 1.0)[which] * expected[:, :, :200], gradients[1 + which])
 
 
 def test_tiles_kept_aside_are_added_in_the_order_of_the_heads(generator, device):
     aside = torch.tensor([1.0, 2.0**30, -(2.0**30), 3.0], device=device).view(1, 4, 1).expand(1, 4, 128 * 64).contiguous()
     flags = torch.ones(1, 4, 2, dtype=torch.int32, device=device)
-    gradient = torch.zeros(1, 1, 128, 64, device=device).bfloat16()
-    kernels().convert(torch.zeros(1, 1, 128 * 64, device=device), gradient, 1.0, 1, aside, flags, 0)
+    nothing = torch.zeros(1, 1, 128 * 64, device=device)
+    gradients = [torch.zeros(1, heads, 128, 64, device=device).bfloat16() for heads in (4, 1, 1)]
+    kernels().convert_grouped((nothing.repeat(1, 4, 1), nothing, nothing), gradients, (aside, aside), flags, 1.0, 1, 1)
 
-    assert {3.0} == set(gradient.flatten().tolist())  # 1 is lost beside 2^30, 3 is not
+    assert [{0.0}, {3.0}, {3.0}] == [set(one.flatten().tolist()) for one in gradients]  # 1 is lost beside 2^30, 3 is not
 
 
 def test_what_is_not_flagged_is_never_read(generator, device):
-    sums = torch.randn(1, 1, 128 * 64, generator=generator, device=device)
-    gradient, alone = (torch.zeros(1, 1, 128, 64, device=device).bfloat16() for _ in range(2))
-    poison = torch.full((1, 2, 128 * 64), math.nan, device=device)
-    kernels().convert(sums, alone, 1.0, 1)
-    kernels().convert(sums, gradient, 1.0, 1, poison, torch.zeros(1, 2, 2, dtype=torch.int32, device=device), 0)
+    sums = torch.randn(1, 1, 128, 64, generator=generator, device=device)
+    poison = torch.full((1, 2, 128, 64), math.nan, device=device)
+    flags = torch.zeros(1, 2, 2, dtype=torch.int32, device=device)
+    gradients = converted((sums.repeat(1, 2, 1, 1), sums, sums), (poison, poison), flags, 1.0, (128, 128, 128))
 
-    assert torch.equal(alone, gradient)
+    assert all(bool(one.isfinite().all()) for one in gradients)
+    assert torch.equal(gradients[1], gradients[2])
