@@ -4,7 +4,7 @@ from __future__ import annotations
 
 ROWS = 128  # statistics per query are padded to whole blocks of this many rows, whatever a kernel's own block is
 SHARED = 128  # keys per block whose share of a query's probability the forward hands on: the backward's longest block of keys
-SURVEYED = 2048  # keys for each of the forward's programs that look for the largest magnitudes, at most
+SURVEYED = 512  # keys, and queries, for each of the forward's programs that look for the largest magnitudes, at most
 DIMENSIONS = (64, 128)
 
 
@@ -13,9 +13,9 @@ def padded(rows: int) -> int:
     return -(-rows // ROWS) * ROWS
 
 
-def surveyors(keys: int, group: int) -> int:
-    """How many programs each of a group's query heads has to survey their keys: the group's share them, as many each."""
-    return -(-keys // (SURVEYED * group))
+def surveyors(queries: int, keys: int, group: int) -> int:
+    """How many programs each of a group's query heads has to survey its queries and its part of the group's keys."""
+    return max(-(-queries // SURVEYED), -(-keys // (SURVEYED * group)))
 
 
 def visible_pairs(q_len: int, kv_len: int, causal: bool, window: int | None) -> int:
@@ -32,7 +32,7 @@ def visible_pairs(q_len: int, kv_len: int, causal: bool, window: int | None) -> 
 
 def statistics_bytes(batch: int, heads: int, kv_heads: int, q_len: int, kv_len: int, surveyed: bool) -> int:
     """What the forward keeps for the backward beside its output: log-sum-exp; queries' shares, the surveyors' maxima."""
-    survey = 4 * batch * heads * (padded(q_len) + 3 * surveyors(kv_len, heads // kv_heads))
+    survey = 4 * batch * heads * (padded(q_len) + 3 * surveyors(q_len, kv_len, heads // kv_heads))
     return 4 * batch * heads * q_len + (survey if surveyed else 0)
 
 

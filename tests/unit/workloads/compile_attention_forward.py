@@ -25,7 +25,8 @@ def facts(name: str, dim: int, **constants: Any) -> dict[str, int]:
     warps = options.pop("num_warps")
     constants |= options | {"D": dim, "GROUP": 4}
     tiles = {one: f"tensordesc<bf16[1,1,{constants[size]},{dim}]>" for one, size in zip("qkv", "MNN", strict=True)}
-    types = {**dict.fromkeys(kernel.arg_names, "*fp32"), **NUMBERS, "surveyors": "i32", **tiles, "out": tiles["q"]}
+    counts = dict.fromkeys(("owners", "surveyors"), "i32")
+    types = {**dict.fromkeys(kernel.arg_names, "*fp32"), **NUMBERS, **counts, **tiles, "out": tiles["q"]}
     source = ASTSource(
         fn=kernel,
         signature={one: "constexpr" if one in constants else types[one] for one in kernel.arg_names},

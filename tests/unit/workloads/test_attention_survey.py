@@ -14,7 +14,7 @@ GROUPS = (1, 4, 8)
 
 
 @pytest.fixture(autouse=True)
-def _a_few_keys_for_each_program(monkeypatch):
+def _a_few_rows_for_each_program(monkeypatch):
     monkeypatch.setattr(discover.module("attention.shape"), "SURVEYED", 64)
 
 
@@ -28,7 +28,7 @@ def shapes(draw):
     group = draw(st.sampled_from(GROUPS))
     kv_len = draw(st.one_of(st.integers(1, 40), st.sampled_from((128, 129, 257))))
     mask = draw(st.sampled_from((dict(causal=False), dict(causal=True), dict(causal=True, window=9))))
-    return dict(heads=2 * group, kv_heads=2, q_len=draw(st.sampled_from((1, 20))), kv_len=kv_len, **mask)
+    return dict(heads=2 * group, kv_heads=2, q_len=draw(st.sampled_from((1, 20, 70))), kv_len=kv_len, **mask)
 
 
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -101,3 +101,23 @@ def test_zeros_have_none(device):
 
     for survey in surveys(case):
         assert not survey.reach.any()
+
+
+@pytest.mark.parametrize(
+    ("queries", "keys", "group", "most"), [(200, 64, 4, 50), (1, 1000, 4, 63), (129, 129, 1, 43), (1, 1, 8, 1)]
+)
+def test_no_program_has_more_than_its_queries_and_keys(queries, keys, group, most):
+    count = discover.module("attention.shape").surveyors(queries, keys, group)
+
+    assert most == max(-(-queries // count), -(-keys // (count * group)))  # of at most 64
+
+
+@pytest.mark.parametrize(("q_len", "kv_len"), [(200, 20), (1, 200)])
+def test_every_part_is_written(q_len, kv_len, device, monkeypatch):
+    given = problem(device, heads=4, kv_heads=2, q_len=q_len, kv_len=kv_len, causal=False)
+    monkeypatch.setattr(torch, "empty", lambda *shape, **options: torch.full(*shape, float("nan"), **options))
+
+    reach = given.forward()[2].reach
+
+    assert reach.isfinite().all()
+    assert 2 * discover.module("attention.shape").surveyors(q_len, kv_len, 2) == reach.shape[2]

@@ -1,7 +1,7 @@
 """Attention's forward: one program per block of queries walks over its keys with a running softmax; nothing is split or added.
 
 With ``SURVEY`` it also writes down what the backward's proof needs and would have to read q, k and v once more for: the shares
-of queries, and, by a few programs more that do nothing else, the largest ‖V_j‖, |K_jd| and |q_id|.
+of queries, and, by programs of its own behind all others, the largest ‖V_j‖, |K_jd| and |q_id|.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ..shape import padded
 
 SHARED = tl.constexpr(shape.SHARED)
 LANES = tl.constexpr(8)  # columns of scores that a matrix product leaves with different threads or registers
-SIZES = ("heads", "kv_heads", "q_len", "kv_len", "window", "key_blocks", "surveyors")  # one binary for all of them
+SIZES = ("heads", "kv_heads", "q_len", "kv_len", "window", "key_blocks", "owners", "surveyors")  # one binary for all of them
 
 
 class Survey(NamedTuple):
@@ -105,15 +105,17 @@ def _longest(v, b, kv_head, first, step, blocks, D: tl.constexpr, N: tl.constexp
 
 @triton.jit
 def _survey_part(
-    q, k, v, reach, heads, kv_heads, q_len, kv_len, surveyor, surveyors,
+    q, k, v, reach, heads, kv_heads, q_len, kv_len, owner, owners, surveyor, surveyors,
     D: tl.constexpr, M: tl.constexpr, N: tl.constexpr, GROUP: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """The largest ‖V_j‖, |K_jd| and |q_id| of the blocks that fall to this program; each head of a group has ``surveyors``.
+    """The largest ‖V_j‖, |K_jd| and |q_id| of the blocks that fall to one of the ``surveyors`` of the head ``owner``.
+
+    The heads of a group share their keys out; each head's own share its queries.
 
     ``V·Vᵀ`` holds all ‖V_j‖² on its diagonal, and elsewhere nothing larger (Cauchy-Schwarz): its largest element is theirs, and
     no row has to be summed. Maxima stay where they are in registers until the last block.
     """
-    b, head = tl.program_id(1) // heads, tl.program_id(1) % heads
+    b, head = owner // heads, owner % heads
     kv_head, parts = head // GROUP, GROUP * surveyors
     part, blocks = head % GROUP * surveyors + surveyor, tl.cdiv(kv_len, N)
     key_bits = tl.zeros((N, D), dtype=tl.int16)
@@ -131,7 +133,7 @@ def _survey_part(
         longest = _longest(v, b, kv_head, part, parts, blocks, D, N)
     reach += (b * kv_heads + kv_head) * parts + part
     tl.store(reach, longest)
-    row = tl.num_programs(1) // GROUP * parts
+    row = owners // GROUP * parts
     tl.store(reach + row, key_largest + key_largest * 0.0)
     tl.store(reach + 2 * row, _largest_finite(q, b, head, surveyor, surveyors, tl.cdiv(q_len, M), D, M, STAGES))
 
@@ -181,14 +183,14 @@ def _walk(
 
 @triton.jit
 def _attend_block(
-    q, k, v, out, lse, shares, heads, block, q_len, kv_len, q_padded, window, scale,
+    q, k, v, out, lse, shares, heads, owner, block, q_len, kv_len, q_padded, window, scale,
     D: tl.constexpr, M: tl.constexpr, N: tl.constexpr, GROUP: tl.constexpr, CAUSAL: tl.constexpr, WINDOWED: tl.constexpr,
     EVEN: tl.constexpr, SURVEY: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """Output and log-sum-exp of the ``block``-th block of M queries; with SURVEY their shares."""
+    """Output and log-sum-exp of the ``block``-th block of M queries of the head ``owner``; with SURVEY their shares."""
     key_blocks = tl.cdiv(kv_len, N)
     query = block * M
-    b, head = tl.program_id(1) // heads, tl.program_id(1) % heads
+    b, head = owner // heads, owner % heads
     kv_head = head // GROUP
     shift = kv_len - q_len
     first, last = 0, key_blocks
@@ -235,7 +237,7 @@ def _attend_block(
             natural = tl.where(queries < 0, float("-inf"), natural)
             share = tl.where(queries < 0, 0.0, share)
     out.store([b, head, query, 0], total.to(out.dtype).reshape(1, 1, M, D))
-    row = tl.program_id(1).to(tl.int64)
+    row = owner.to(tl.int64)
     tl.store(lse + row * q_len + rows, natural, mask=rows < q_len)
     if SURVEY:
         at = row * q_padded + rows
@@ -245,25 +247,29 @@ def _attend_block(
 
 @triton.jit(do_not_specialize=SIZES)
 def _attend(
-    q, k, v, out, lse, shares, reach, heads, kv_heads, q_len, kv_len, q_padded, window, surveyors, scale,
+    q, k, v, out, lse, shares, reach, heads, kv_heads, owners, q_len, kv_len, q_padded, window, surveyors, scale,
     D: tl.constexpr, M: tl.constexpr, N: tl.constexpr, GROUP: tl.constexpr, CAUSAL: tl.constexpr, WINDOWED: tl.constexpr,
     EVEN: tl.constexpr, SURVEY: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """Output and log-sum-exp (natural); q, k, v, out by descriptor. The first ``surveyors`` of a head survey instead."""
-    block = tl.num_programs(0) - 1 - tl.program_id(0)  # causal: long programs first
+    """Output and log-sum-exp (natural) of all heads, ``owners``; q, k, v, out by descriptor. Those who survey come last."""
+    blocks = tl.cdiv(q_len, M)
+    owner, block = tl.program_id(0) // blocks, blocks - 1 - tl.program_id(0) % blocks  # causal: long programs first
     if SURVEY:
-        if tl.program_id(0) < surveyors:
+        if owner >= owners:
+            number = tl.program_id(0) - owners * blocks
+            owner = owners - 1 - number // surveyors  # the cache still has the last heads' tiles
             _survey_part(
-                q, k, v, reach, heads, kv_heads, q_len, kv_len, tl.program_id(0), surveyors, D, M, N, GROUP, STAGES
+                q, k, v, reach, heads, kv_heads, q_len, kv_len, owner, owners, number % surveyors, surveyors,
+                D, M, N, GROUP, STAGES,
             )  # fmt: skip
         else:
             _attend_block(
-                q, k, v, out, lse, shares, heads, block, q_len, kv_len, q_padded, window, scale,
+                q, k, v, out, lse, shares, heads, owner, block, q_len, kv_len, q_padded, window, scale,
                 D, M, N, GROUP, CAUSAL, WINDOWED, EVEN, SURVEY, STAGES,
             )  # fmt: skip
     else:
         _attend_block(
-            q, k, v, out, lse, shares, heads, block, q_len, kv_len, q_padded, window, scale,
+            q, k, v, out, lse, shares, heads, owner, block, q_len, kv_len, q_padded, window, scale,
             D, M, N, GROUP, CAUSAL, WINDOWED, EVEN, SURVEY, STAGES,
         )  # fmt: skip
 
@@ -276,7 +282,10 @@ def _survey(
     """What ``_attend`` writes with SURVEY, for a forward that was another's; of the shares nothing is known: 1."""
     at = tl.program_id(1).to(tl.int64) * q_padded + tl.program_id(0) * M + tl.arange(0, M)
     tl.store(shares + at, tl.full((M,), 1.0, dtype=tl.float32))
-    _survey_part(q, k, v, reach, heads, kv_heads, q_len, kv_len, tl.program_id(0), tl.num_programs(0), D, M, N, GROUP, 2)
+    _survey_part(
+        q, k, v, reach, heads, kv_heads, q_len, kv_len, tl.program_id(1), tl.num_programs(1),
+        tl.program_id(0), tl.num_programs(0), D, M, N, GROUP, 2,
+    )  # fmt: skip
 
 
 def tiles(tensor: torch.Tensor, rows: int) -> TensorDescriptor:
@@ -316,13 +325,13 @@ def forward(
     q_padded, group, surveyors = padded(q_len), heads // kv_heads, 0
     found = None
     if survey:
-        surveyors = shape.surveyors(kv_len, group)
+        surveyors = shape.surveyors(q_len, kv_len, group)
         shares = torch.empty((batch * heads, q_padded), dtype=torch.float32, device=q.device)
         reach = torch.empty((3, batch * kv_heads, surveyors * group), dtype=torch.float32, device=q.device)
         found = Survey(shares, reach)
-    _attend[(surveyors + triton.cdiv(q_len, rows), batch * heads)](
+    _attend[(batch * heads * (triton.cdiv(q_len, rows) + surveyors),)](
         tiles(q, rows), tiles(k, keys), tiles(v, keys), tiles(out, rows), lse, *(found or (lse, lse)),
-        heads, kv_heads, q_len, kv_len, q_padded, window or 0, surveyors, scale,
+        heads, kv_heads, batch * heads, q_len, kv_len, q_padded, window or 0, surveyors, scale,
         D=dim, GROUP=group, CAUSAL=causal or window is not None, WINDOWED=window is not None,
         EVEN=kv_len % keys == 0, SURVEY=survey, **options, enable_fp_fusion=True
     )  # fmt: skip
