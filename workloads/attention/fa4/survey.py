@@ -25,8 +25,8 @@ from .shares import WARPS
 
 ROOM = 8192  # bytes that a warp has in flight at most, a power of two
 LANE = 16  # of these a lane's, at once
-LANES = 4  # that read one row together
-AT_ONCE = 32 // LANES  # rows that a warp reads together
+LANES = {64: 2, 128: 4}  # that read one row together, by head dimension
+PIECES = 4  # of a row that a lane reads
 STEP = 32 * LANE  # bytes of one instruction
 INFINITE = 0x7F800000  # f32 bits: Inf; those of NaN are above
 
@@ -66,7 +66,7 @@ class Carrying(cute.TiledCopy):  # type: ignore[misc,unused-ignore]
 def _copies(dim: int, condition: str) -> str:
     """PTX: starts the copies of a lane's part of a row to shared memory if ``condition``, where a warp's parts lie together."""
     copy = "@ok cp.async.cg.shared.global [{{$r0}} + {}], [{{$r1}} + {}], 16;"
-    copies = " ".join(copy.format(i * STEP, i * LANES * LANE) for i in range(2 * dim // (LANES * LANE)))
+    copies = " ".join(copy.format(i * STEP, i * LANES[dim] * LANE) for i in range(PIECES))
     return f"{{ .reg .pred ok; {condition} {copies} }}"
 
 
@@ -114,10 +114,10 @@ def squares(word: Int32, total: Float32) -> Float32:
 
 
 @cute.jit
-def row_square(shared: Int32, dim: cutlass.Constexpr[int], masked: cutlass.Constexpr[bool]) -> Float32:
+def row_square(shared: Int32, masked: cutlass.Constexpr[bool]) -> Float32:
     """Of a lane's part of a row the sum of squares in f32; ``masked`` without NaN and Inf."""
     total = Float32(0.0)
-    for i in cutlass.range_constexpr(2 * dim // (LANES * LANE)):
+    for i in cutlass.range_constexpr(PIECES):
         for word in words(shared + i * STEP):
             total = squares(finite(word) if cutlass.const_expr(masked) else word, total)
     return total
@@ -140,25 +140,27 @@ def survey_rows(
     ``masked`` leaves out NaN and Inf. In place of rows beyond the end a row before it is looked at once more. A lane reads only
     what it copied to shared memory itself.
     """
-    block: cutlass.Constexpr[int] = AT_ONCE * 2 * dim  # bytes
+    lanes: cutlass.Constexpr[int] = LANES[dim]
+    at_once: cutlass.Constexpr[int] = 32 // lanes  # rows that a warp reads together
+    block: cutlass.Constexpr[int] = PIECES * STEP  # their bytes
     ahead: cutlass.Constexpr[int] = 1 if masked else ROOM // block
-    apart: cutlass.Constexpr[int] = WARPS * AT_ONCE  # rows
+    apart: cutlass.Constexpr[int] = WARPS * at_once  # rows
     bytes_apart = Int32(rows.stride[0]) * 2
-    start = rows.iterator.toint() + Int64(lane % LANES * LANE)
-    row, slot, best = first + (warp * AT_ONCE + lane // LANES), Int32(0), Int32(0)
+    start = rows.iterator.toint() + Int64(lane % lanes * LANE)
+    row, slot, best = first + (warp * at_once + lane // lanes), Int32(0), Int32(0)
     for i in cutlass.range_constexpr(ahead):
         place = cutlass.min(row + i * apart, end - 1)
         fetch(buffer + i * block, start + Int64(place) * Int64(bytes_apart), Int32(1), dim)
         cute.arch.cp_async_commit_group()
     source, left = start + Int64(row + ahead * apart) * Int64(bytes_apart), end - row - ahead * apart
-    for _ in cutlass.range((end - first - warp * AT_ONCE + (apart - 1)) // apart, unroll=1):
+    for _ in cutlass.range((end - first - warp * at_once + (apart - 1)) // apart, unroll=1):
         cute.arch.cp_async_wait_group(ahead - 1)
         if cutlass.const_expr(keys):
-            for j in cutlass.range_constexpr(2 * dim // (LANES * LANE)):
+            for j in cutlass.range_constexpr(PIECES):
                 for word in words(buffer + slot + j * STEP):
                     best = larger(best, finite(word) if cutlass.const_expr(masked) else word)
         else:
-            total = cute.arch.warp_reduction_sum(row_square(buffer + slot, dim, masked), threads_in_group=LANES)
+            total = cute.arch.warp_reduction_sum(row_square(buffer + slot, masked), threads_in_group=lanes)
             best = cutlass.max(best, Int32(bitcast(total.ir_value(), T.i32())))
         fetch(buffer + slot, source, left, dim)
         cute.arch.cp_async_commit_group()
