@@ -37,6 +37,6 @@ def statistics_bytes(batch: int, heads: int, kv_heads: int, q_len: int, kv_len: 
 
 
 def backward_bytes(batch: int, heads: int, q_len: int, dim: int, rule: str) -> int:
-    """Workspace of the backward: two or, to be exact, four statistics a query; 4 bytes per element of dQ if it is summed."""
+    """Workspace of the backward: two or, to be exact, three statistics a query; 4 bytes per element of dQ if it is summed."""
     rows = batch * heads * padded(q_len)
-    return (16 if rule == "exact" else 8) * rows + (0 if rule == "two_pass" else 4 * rows * dim)
+    return (12 if rule == "exact" else 8) * rows + (0 if rule == "two_pass" else 4 * rows * dim)

@@ -99,7 +99,7 @@ def test_small_shares_make_finer_quanta(device):
     kernels = discover.module("attention.backward.kernels")
 
     quanta = [
-        kernels._prepared(given.q, given.k, out, lse, given.grad_out, given.rule["scale"], 2, one)[3][0, :16]
+        kernels._prepared(given.q, given.k, out, lse, given.grad_out, given.rule["scale"], 2, one)[2][0, :16]
         for one in (survey, coarse)
     ]
 
@@ -140,7 +140,7 @@ def test_one_large_query_leaves_the_quanta_of_others_alone(large, device):
     for factor in (1.0, large):
         given.q[:, :, 7].mul_(factor)
         out, lse, survey = given.forward()
-        quanta.append(kernels._prepared(given.q, given.k, out, lse, given.grad_out, given.rule["scale"], 2, survey)[3][0, :40])
+        quanta.append(kernels._prepared(given.q, given.k, out, lse, given.grad_out, given.rule["scale"], 2, survey)[2][0, :40])
 
     assert torch.isfinite(quanta[1]).all()
     others = torch.arange(40, device=device) != 7

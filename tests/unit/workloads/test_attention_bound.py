@@ -25,6 +25,20 @@ def kernels():
     return discover.module("attention.backward.kernels")
 
 
+_carrying = kernels()._carrying
+
+
+@triton.jit
+def _carry(values, carried, out):
+    at = tl.arange(0, 16)
+    tl.store(out + at, _carrying(tl.load(values + at), tl.load(carried + at)))
+
+
+def inverse_of(delta):
+    """1/quantum of rows, which the last eight bits of their ``delta`` carry as f32's exponent."""
+    return ((delta.view(torch.int32) & 255) << 23).view(torch.float32)
+
+
 def draw(shape, kind, exponent, g):
     """Rows of one magnitude 2^exponent in f16: random, all of one sign and size, or one outlier among zeros."""
     made = torch.randn(shape, generator=g)
@@ -59,11 +73,12 @@ def in_quanta(q, k, v, grad_out, shared=None):
     weights = torch.exp(q.double() @ k.double().mT * SCALE - lse[..., None])
     if shared:
         survey.shares[0, :QUERIES] = weights[0, 0].view(QUERIES, -1, shared).sum(dim=2).amax(dim=1)
-    _, _, inverse, quantum, _ = kernels()._prepared(q, k, out.half(), lse.float(), grad_out, SCALE, 2, survey)
-    delta = (out.half().double() * grad_out.double()).sum(dim=-1, keepdim=True)
-    slopes = (weights * (grad_out.double() @ v.double().mT - delta))[0, 0]
+    _, delta, quantum, _ = kernels()._prepared(q, k, out.half(), lse.float(), grad_out, SCALE, 2, survey)
+    delta, quantum = delta[0, :QUERIES], quantum[0, :QUERIES]
+    inverse = inverse_of(delta)
+    slopes = (weights * (grad_out.double() @ v.double().mT - delta.double()[:, None]))[0, 0]
     parts = slopes[:, :, None] * k[0, 0].double()
-    return (parts * inverse[0, :QUERIES, None, None].double()).abs(), inverse[0, :QUERIES], quantum[0, :QUERIES]
+    return (parts * inverse[:, None, None].double()).abs(), inverse, quantum
 
 
 def drawn(kinds, exponents, seed, worst):
@@ -187,8 +202,9 @@ def test_a_rows_quantum_holds_its_bounds_and_wastes_at_most_a_bit(mantissa, expo
     grad_out[..., 0] = mantissa * row
     lse, zeros = torch.zeros(1, 1, 1), torch.zeros(1, 1, 1, DIM)
 
-    _, _, inverse, quantum, _ = kernels()._prepared(zeros, zeros, zeros, lse, grad_out, 1.0, 2, survey_with(reach, 2.0**share))
+    _, delta, quantum, _ = kernels()._prepared(zeros, zeros, zeros, lse, grad_out, 1.0, 2, survey_with(reach, 2.0**share))
 
+    inverse = inverse_of(delta)
     bound = 1.125 * mantissa * row * value * key
     if bound >= 2.0**128:
         assert bool(quantum[0, 0].isnan())
@@ -205,6 +221,76 @@ def test_a_norm_whose_squares_vanish_still_counts():
     reach = torch.ones(3, 1, 1)
     tiny = torch.full((1, 1, 1, DIM), 2.0**-80)  # its square is no f32
 
-    _, _, inverse, _, _ = kernels()._prepared(tiny, tiny, tiny, torch.zeros(1, 1, 1), tiny, 1.0, 2, survey_with(reach))
+    _, delta, _, _ = kernels()._prepared(tiny, tiny, tiny, torch.zeros(1, 1, 1), tiny, 1.0, 2, survey_with(reach))
 
-    assert 2**21 < 1.125 * 2.0**-77 * float(inverse[0, 0]) <= 2**22
+    assert 2**21 < 1.125 * 2.0**-77 * float(inverse_of(delta)[0, 0]) <= 2**22
+
+
+@PROPERTY
+@given(
+    numbers=st.lists(st.floats(width=32), min_size=16, max_size=16),
+    carried=st.lists(st.integers(0, 253), min_size=16, max_size=16),
+)
+def test_what_delta_carries_moves_it_by_2_to_the_minus_16_and_neither_nan_nor_inf(numbers, carried):
+    values, bits, out = torch.tensor(numbers, dtype=torch.float32), torch.tensor(carried, dtype=torch.int32), torch.empty(16)
+
+    _carry[(1,)](values, bits, out)
+
+    finite = torch.isfinite(values)
+    assert torch.equal(values[~finite].view(torch.int32), out[~finite].view(torch.int32))
+    assert torch.equal(bits[finite], out[finite].view(torch.int32) & 255)
+    off = (out.double() - values.double()).abs()[finite]
+    assert bool((off <= (values.double().abs()[finite] * 2.0**-16).clamp(min=2.0**-141)).all())
+
+
+@PROPERTY
+@given(key=st.integers(-149, 127), others=st.tuples(st.integers(-130, 60), st.integers(-60, 60)), share=st.integers(-12, 0))
+def test_ds_over_its_quantum_is_a_bf16_however_small_or_large_keys_are(key, others, share):
+    row, value = (2.0**exponent for exponent in others)
+    grad_out = torch.zeros(1, 1, 1, DIM)
+    grad_out[..., 0] = row
+    zeros, reach = torch.zeros(1, 1, 1, DIM), torch.tensor([value, 2.0**key, 0.0]).view(3, 1, 1)
+
+    _, delta, quantum, _ = kernels()._prepared(
+        zeros, zeros, zeros, torch.zeros(1, 1, 1), grad_out, 1.0, 2, survey_with(reach, 2.0**share)
+    )
+
+    inverse = float(inverse_of(delta)[0, 0])
+    if quantum[0, 0].isnan():
+        assert inverse == 0
+        assert 1.2 * row * value * 2.0**key >= 2.0**128
+    else:
+        largest = 1.125 * row * value * 2.0**share  # of the row's |dS|
+        assert 2.0**-106 <= inverse <= 2.0**126
+        assert largest * inverse < 2.0**127
+        assert largest * 2.0**key * inverse <= 2**22 * 1.001
+
+
+def in_turn(keys, slopes):
+    """Kᵀ·dS [D] in f32, key by key."""
+    total = torch.zeros(keys.shape[1], dtype=torch.float32)
+    for key, slope in zip(keys.float(), slopes.float(), strict=True):
+        total = total + key * slope
+    return total
+
+
+@PROPERTY
+@given(key=st.integers(-104, 117), size=st.integers(-100, 100), spread=st.integers(0, 30), flushed=st.booleans(), seed=SEEDS)
+def test_a_product_of_ds_over_its_quantum_counts_the_same_quanta_as_the_product_over_it(key, size, spread, flushed, seed):
+    """What the kernel does to a column of bf16 dS, in torch: exact, but where dS over its quantum has no normal bf16."""
+    g = torch.Generator().manual_seed(seed)
+    size = min(max(size, -60 - key), 97 - key)  # neither a contribution nor a slope leaves f32 by itself
+    fades = 2.0 ** -(torch.rand(128, generator=g) * spread)
+    slopes = (torch.randn(128, generator=g).clamp(-2, 2) * fades * 2.0**size).bfloat16()
+    keys = (torch.rand(128, 16, generator=g).double().mul(2).sub(1) * 2.0**key).bfloat16()
+    exponent = size + key + 8 - 22  # 128 slopes of 2·2^size
+    scaled = (slopes.double() * 2.0**-exponent).bfloat16()
+    if flushed:
+        scaled = torch.where(scaled.abs() < 2.0**-126, 0.0, scaled.double()).bfloat16()
+
+    quanta, after = in_turn(keys, scaled), in_turn(keys, slopes) * 2.0**-exponent
+
+    anchor = kernels().ANCHOR.value
+    if bool((scaled.double() == slopes.double() * 2.0**-exponent).all()):
+        assert torch.equal((after + anchor).view(torch.int32), (quanta + anchor).view(torch.int32))
+    assert float((quanta.double() - after.double()).abs().max()) < 0.5

@@ -67,4 +67,4 @@ def test_a_step_declares_the_output_and_its_gradient_too(given):
     declared = {one.name: one.workspace(case) for one in op.implementations if one.workspace}
 
     assert declared["two_pass"] == 2 * out + (4 + 8) * 2 * 16 * 4096
-    assert declared["triton_exact"] == 4 * out + (4 + 4 + 16) * 2 * 16 * 4096 + 12 * 2 * 16 * 8
+    assert declared["triton_exact"] == 4 * out + (4 + 4 + 12) * 2 * 16 * 4096 + 12 * 2 * 16 * 8

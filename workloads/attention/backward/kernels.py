@@ -5,7 +5,7 @@ dK and dV in registers; their order is fixed. dQ has one contribution per key bl
 
 * 2, exact: each contribution is written as an integer number of a quantum of its row, and integers are added. Integer addition
   has no order: the bits are the same whoever comes first. The README proves that a contribution fits into 23 bits and the sum
-  into 31.
+  into 31. In bf16 dS is scaled before dQ's product, which then gives quanta; the scale is carried in Δ's last eight bits.
 * 1, atomic: the contributions are added as they are, in arrival order: racy. The contender.
 * 0: dQ is left to :func:`_query_blocks`, a second pass that owns a block of queries and walks over keys.
 
@@ -29,6 +29,8 @@ from ..shape import padded
 RULES = {"two_pass": 0, "atomic": 1, "exact": 2}
 ANCHOR = tl.constexpr(12582912.0)  # 1.5·2²³: up to 2²² to either side, f32 numbers lie 1 apart and their bits count up by 1
 ANCHOR_BITS = tl.constexpr(0x4B400000)
+CARRIED = tl.constexpr(255)  # the bits of a row's Δ that hold the exponent of 1/quantum, as f32 and bf16 do; 0: there is none
+LEAST_KEY = tl.constexpr(-104.0)  # log2 of the smallest max|K_jd| that quanta are made for: 2^22 / 2^-104 is a bf16
 
 
 @triton.jit
@@ -50,13 +52,31 @@ def _greatest(a, b, c):
 @triton.jit
 def _exponents(size, delta, key_largest, heaviest, excess):
     """The exponent of each row's quantum, from log2(‖dO_i‖·max‖V_j‖) and so on; and whether there is one at all."""
-    bound = size + tl.log2(key_largest) + 0.17 + excess  # of the sum of all magnitudes; 2^0.17 = 1.125
+    key_size = tl.log2(key_largest)
+    key_size = tl.where(key_size < LEAST_KEY, LEAST_KEY, key_size)  # NaN stays
+    bound = size + key_size + 0.17 + excess  # of the sum of all magnitudes; 2^0.17 = 1.125
     off_mean = tl.abs(delta) * tl.exp2(-size)
     off_mean = tl.where(off_mean < 1.0, off_mean, 1.0)  # NaN: a row of zeros
     part = tl.minimum(_log2_above(heaviest * (1.0 + off_mean)), 0.0)  # bound + part: of one contribution
     finite = bound < 128.0  # false for NaN
     exponent = tl.where(finite, bound + tl.maximum(part - 22.0, -30.0), 0.0)
     return tl.ceil(tl.maximum(exponent, -126.0)).to(tl.int32), finite
+
+
+@triton.jit
+def _carrying(delta, carried):
+    """The number nearest to ``delta`` whose last eight bits are ``carried``: off by 2^-16 of it at most. NaN and Inf stay."""
+    bits = delta.to(tl.int32, bitcast=True)
+    size = bits & 0x7FFFFFFF
+    near = tl.minimum(tl.maximum(size - carried + (CARRIED + 1) // 2, 0), 0x7F7FFFFF)
+    near = (near & ~CARRIED) | carried | (bits & -0x80000000)
+    return tl.where(size > 0x7F7FFFFF, bits, near).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def _inverse(delta):
+    """1/quantum of rows whose ``delta`` carries it."""
+    return ((delta.to(tl.int32, bitcast=True) & CARRIED) << 23).to(tl.float32, bitcast=True)
 
 
 @triton.jit
@@ -95,11 +115,14 @@ def _length(rows, inside, BLOCK: tl.constexpr, D: tl.constexpr):
 
 @triton.jit(do_not_specialize=SIZES)
 def _prepare(
-    q, out, grad_out, lse, shares, reach, lse2, delta, inverse, quantum, total,
+    q, out, grad_out, lse, shares, reach, lse2, delta, quantum, total,
     q_b, q_h, q_s, out_b, out_h, out_s, grad_b, grad_h, grad_s, heads, kv_heads, q_len, q_padded, key_blocks, scale,
     D: tl.constexpr, RULE: tl.constexpr, KEY_BLOCKS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Per query: Δ = dO·O, log-sum-exp in base 2 and, to be exact, its row's quantum; clears its part of dQ's sum."""
+    """Per query: Δ = dO·O, log-sum-exp in base 2 and, to be exact, its row's quantum, whose inverse Δ carries.
+
+    Clears its part of dQ's sum.
+    """
     start = tl.program_id(0).to(tl.int64) * BLOCK
     head = tl.program_id(1).to(tl.int64)  # over batch × heads
     b, h = head // heads, head % heads
@@ -125,7 +148,6 @@ def _prepare(
         tl.store(total + cells, tl.zeros((BLOCK * D,), dtype=total.dtype.element_ty))
     gradient = gradient.to(tl.float32)
     mean = tl.sum(value.to(tl.float32) * gradient, axis=1)
-    tl.store(delta + at, mean)
     # a row that sees nothing has probability 0 everywhere: exp2(score − inf)
     tl.store(lse2 + at, tl.where(natural == float("-inf"), float("inf"), natural * 1.4426950408889634))
     if RULE == 2:
@@ -140,20 +162,9 @@ def _prepare(
         size = 0.5 * _log2_above(squares) + halves + tl.log2(value_norm)
         exponent, finite = _exponents(size, mean, key_largest, heaviest, excess)
         finite = finite & (squares < float("inf")) & (natural < float("inf")) & (tl.abs(mean) < float("inf"))  # false for NaN
-        tl.store(inverse + at, tl.where(finite, _two_to(-exponent), 0.0))
         tl.store(quantum + at, tl.where(finite, _two_to(exponent) * scale, float("nan")))
-
-
-@triton.jit
-def _fetched_with(values, others, AHEAD: tl.constexpr):
-    """``values`` [N, M], bf16, going into a product. With AHEAD ``others`` [M] are fetched as early as what a product takes.
-
-    To Triton's pipeliner they look like an operand of an instruction; to ptxas that is a move of registers, and vanishes.
-    """
-    if AHEAD:
-        pairs: tl.constexpr = "=r,r,r,r"  # of values, two in a register
-        values = tl.inline_asm_elementwise("mov.b32 $0, $1;", pairs, [values, others[None, :]], values.dtype, True, 2)
-    return values
+        mean = _carrying(mean, tl.where(finite, 127 - exponent, 0))
+    tl.store(delta + at, mean)
 
 
 @triton.jit
@@ -163,6 +174,22 @@ def _counted(part, inverse):
     One fused multiply-add: a conversion would queue for the unit that exp2 needs.
     """
     return part * inverse[None, :] + ANCHOR
+
+
+@triton.jit
+def _anchored(part):
+    """The same of a contribution in quanta. Triton would start the product from ``ANCHOR``; matrix units cut off, not round."""
+    return tl.inline_asm_elementwise("add.rn.f32 $0, $1, 0f4B400000;", "=f,f", [part], tl.float32, True, 1)
+
+
+@triton.jit
+def _in_quanta(slopes, delta):
+    """bf16 ``slopes`` [N, M] over the quanta that ``delta`` [M] carries: packed in pairs, where Triton would go by f32."""
+    # the last bytes of two rows, each moved to where a bf16 has its exponent
+    pairs: tl.constexpr = "{ .reg .b32 t; prmt.b32 t, $1, $2, 0x7430; shl.b32 t, t, 7; and.b32 $0, t, 0x7F807F80; }"
+    inverse = tl.inline_asm_elementwise(pairs, "=r,r,r", [delta], tl.int16, True, 2)
+    product: tl.constexpr = "mul.rn.bf16x2 $0, $1, $2;"
+    return tl.inline_asm_elementwise(product, "=r,r,r", [slopes, inverse[None, :]], slopes.dtype, True, 2)
 
 
 @triton.jit
@@ -179,7 +206,7 @@ def _add(total, part, index, D: tl.constexpr, M: tl.constexpr, RULE: tl.constexp
 
 @triton.jit(do_not_specialize=(*SIZES, "nowhere"))
 def _key_blocks(
-    q, k, v, grad_out, dk, dv, total, lse2, delta, inverse,
+    q, k, v, grad_out, dk, dv, total, lse2, delta,
     heads, kv_heads, q_len, kv_len, q_padded, window, nowhere, scale,
     D: tl.constexpr, M: tl.constexpr, N: tl.constexpr, GROUP: tl.constexpr, CAUSAL: tl.constexpr, WINDOWED: tl.constexpr,
     MASKED: tl.constexpr, RULE: tl.constexpr, BULK: tl.constexpr, LATE: tl.constexpr,
@@ -189,6 +216,7 @@ def _key_blocks(
 
     Statistics lie in blocks of M queries. ``nowhere``: how many there are, over all heads; the block behind the last one.
     """
+    SCALED: tl.constexpr = RULE == 2 and BULK and q.dtype == tl.bfloat16  # float16 has no room for dS over its quantum
     blocks = tl.cdiv(kv_len, N)
     # heads in bundles, so that what runs together shares queries in the cache; within a bundle long programs come first
     owners = tl.num_programs(0) // blocks
@@ -225,6 +253,11 @@ def _key_blocks(
         gradient_tile = grad_out.load([b, head, query, 0]).reshape(M, D)
         scores = tl.dot(key_tile, query_tile.T)
         slopes = tl.dot(value_tile, gradient_tile.T)
+        if LATE:  # the part of the step before is added between products and softmax; of the first step there is none
+            if BULK:  # dropped there; a branch would be moved behind all products
+                _add(total, part, tl.where(step > 0, before, nowhere), D, M, RULE, BULK)
+            elif step > 0:
+                _add(total, part, before, D, M, RULE, BULK)
         weights = tl.exp2(scores * (scale * 1.4426950408889634) - lse2.load([index, 0]).reshape(M)[None, :])
         if MASKED:
             crossed = first_key + N > kv_len
@@ -237,33 +270,24 @@ def _key_blocks(
                 weights = tl.where(_seen(keys[:, None], queries[None, :], kv_len, window, CAUSAL, WINDOWED), weights, 0.0)
         if LATE:  # dS is computed while dV's product runs
             value_gradient = tl.dot(weights.to(gradient_tile.dtype), gradient_tile, value_gradient)
-        slopes = (weights * (slopes - delta.load([index, 0]).reshape(M)[None, :])).to(query_tile.dtype)
+        delta_row = delta.load([index, 0]).reshape(M)
+        slopes = (weights * (slopes - delta_row[None, :])).to(query_tile.dtype)
         if not LATE:
             value_gradient = tl.dot(weights.to(gradient_tile.dtype), gradient_tile, value_gradient)
         key_gradient = tl.dot(slopes, query_tile, key_gradient)
-        if RULE == 2:
-            inverse_row = inverse.load([before if LATE else index, 0]).reshape(M)
-        if LATE:  # the part of the step before is added while dK's product runs; of the first step there is none
-            if RULE == 2:
-                part = _counted(part, inverse_row)
-            if BULK:  # dropped there; a branch would be moved behind all products
-                _add(total, part, tl.where(step > 0, before, nowhere), D, M, RULE, BULK)
-            elif step > 0:
-                _add(total, part, before, D, M, RULE, BULK)
         if RULE > 0:
-            if RULE == 2:
-                slopes = _fetched_with(slopes, inverse_row, BULK)
+            if SCALED:
+                slopes = _in_quanta(slopes, delta_row)
             part = tl.dot(key_tile.T, slopes)
+            if SCALED:
+                part = _anchored(part)
+            elif RULE == 2:
+                part = _counted(part, _inverse(delta_row))
             if not LATE:
-                if RULE == 2:
-                    part = _counted(part, inverse_row)
                 _add(total, part, index, D, M, RULE, BULK)
     if LATE:  # noqa: SIM102 - known at compile time
         if count > 0:
-            index = first_index + (GROUP - 1) * row_blocks + count - 1
-            if RULE == 2:
-                part = _counted(part, inverse.load([index, 0]).reshape(M))
-            _add(total, part, index, D, M, RULE, BULK)
+            _add(total, part, first_index + (GROUP - 1) * row_blocks + count - 1, D, M, RULE, BULK)
     dk.store([b, kv_head, first_key, 0], (key_gradient * scale).to(dk.dtype).reshape(1, 1, N, D))
     dv.store([b, kv_head, first_key, 0], value_gradient.to(dv.dtype).reshape(1, 1, N, D))
 
@@ -332,11 +356,14 @@ def _prepared(
     q: torch.Tensor, k: torch.Tensor, out: torch.Tensor, lse: torch.Tensor, grad_out: torch.Tensor, scale: float, rule: int,
     survey: Survey | None,
 ) -> tuple[torch.Tensor, ...]:  # fmt: skip
-    """(lse2, delta, inverse, quantum), each [B·Hq, padded queries] f32, and dQ's cleared sum; the last three may be dummies."""
+    """(lse2, delta, quantum), each [B·Hq, padded queries] f32, and dQ's cleared sum; the last two may be dummies.
+
+    To be exact, ``delta`` carries 1/quantum in its last eight bits: see :func:`_inverse`.
+    """
     batch, heads, q_len, dim = q.shape
     kv_heads, q_padded = k.shape[1], padded(q_len)
-    lse2, delta, *rest = torch.empty((4 if rule == 2 else 2, batch * heads, q_padded), dtype=torch.float32, device=q.device)
-    inverse, quantum = rest or (delta, delta)
+    lse2, delta, *rest = torch.empty((3 if rule == 2 else 2, batch * heads, q_padded), dtype=torch.float32, device=q.device)
+    quantum = rest[0] if rest else delta
     total = delta
     if rule:
         kind = torch.int32 if rule == 2 else torch.float32
@@ -345,11 +372,11 @@ def _prepared(
     key_blocks = reach.shape[2] if survey else 1
     options = config_for("attention.prepare", dim, q)
     _prepare[(q_padded // options["BLOCK"], batch * heads)](
-        q, out, grad_out, lse, shares, reach, lse2, delta, inverse, quantum, total,
+        q, out, grad_out, lse, shares, reach, lse2, delta, quantum, total,
         *q.stride()[:3], *out.stride()[:3], *grad_out.stride()[:3], heads, kv_heads, q_len, q_padded, key_blocks, scale,
         D=dim, RULE=rule, KEY_BLOCKS=triton.next_power_of_2(key_blocks), **options, enable_fp_fusion=True
     )  # fmt: skip
-    return lse2, delta, inverse, quantum, total
+    return lse2, delta, quantum, total
 
 
 def backward(
@@ -370,7 +397,7 @@ def backward(
     out = out if out.stride(3) == 1 else out.contiguous()
     if number == 2 and survey is None:
         survey = survey_of(q, k, v)
-    lse2, delta, inverse, quantum, total = _prepared(q, k, out, lse.contiguous(), grad_out, scale, number, survey)
+    lse2, delta, quantum, total = _prepared(q, k, out, lse.contiguous(), grad_out, scale, number, survey)
     dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
     first = config_for("attention.backward_keys", dim, q) if number else config_for("attention.backward_keys_alone", dim, q)
     options: dict[str, Any] = dict(first)
@@ -389,7 +416,7 @@ def backward(
         target = total
     _key_blocks[(triton.cdiv(kv_len, keys) * owners,)](
         tiles(q, rows), tiles(k, keys), tiles(v, keys), tiles(grad_out, rows), tiles(dk, keys), tiles(dv, keys), target,
-        statistics(lse2), statistics(delta), statistics(inverse),
+        statistics(lse2), statistics(delta),
         heads, kv_heads, q_len, kv_len, q_padded, window or 0, lse2.numel() // rows, scale,
         D=dim, GROUP=group, MASKED=causal or windowed or kv_len % keys != 0, RULE=number, BULK=bulk, LATE=late,
         **masks, **options, enable_fp_fusion=True
