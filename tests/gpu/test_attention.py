@@ -144,18 +144,20 @@ def test_the_peak_is_the_declared_workspace(name, phase, implementation, case):
     assert workspace_formula(memory, implementation) is None
 
 
-def test_another_order_of_programs_gives_the_same_bits(monkeypatch):
+@pytest.mark.parametrize(("option", "values"), [("TOGETHER", (1, 32)), ("BULK", (1, 0))])
+def test_neither_another_order_of_programs_nor_quanta_counted_behind_the_product_change_bits(option, values, monkeypatch):
+    """Without bulk reductions dQ's product takes dS itself, and its result is divided by the quantum."""
     kernels = discover.module("attention.backward.kernels")
     subject = job("attention/bwd", "small", "bwd", "triton_exact")
     x = subject.make_inputs()
     configured = kernels.config_for
     seen = []
-    for together in (1, 32):
+    for chosen in values:
         monkeypatch.setattr(
             kernels,
             "config_for",
-            lambda name, size, tensor, together=together: {
-                key: together if key == "TOGETHER" else value for key, value in configured(name, size, tensor).items()
+            lambda name, size, tensor, chosen=chosen: {
+                key: chosen if key == option else value for key, value in configured(name, size, tensor).items()
             },
         )
         seen.append([one.detach().clone() for one in subject.ready(clone_inputs(x))()])
