@@ -25,7 +25,7 @@ def kernels():
     return discover.module("attention.backward.kernels")
 
 
-_carrying = kernels()._carrying
+_carrying = discover.module("attention.backward.quanta")._carrying
 
 
 @triton.jit
@@ -141,7 +141,8 @@ def test_bits_of_an_f32_beside_the_anchor_are_the_rounded_quanta_and_add_up_in_a
     off *= torch.tensor(parts).abs() < 2**21  # f32 has no fractions for the others' sake
     scaled = torch.tensor(parts, dtype=torch.float32) + off
     values = scaled * 2.0**exponent
-    anchor, bits = kernels().ANCHOR.value, kernels().ANCHOR_BITS.value
+    quanta = discover.module("attention.backward.quanta")
+    anchor, bits = quanta.ANCHOR.value, quanta.ANCHOR_BITS.value
 
     encoded = (values * 2.0**-exponent + anchor).view(torch.int32)
     totals = set()
@@ -290,7 +291,7 @@ def test_a_product_of_ds_over_its_quantum_counts_the_same_quanta_as_the_product_
 
     quanta, after = in_turn(keys, scaled), in_turn(keys, slopes) * 2.0**-exponent
 
-    anchor = kernels().ANCHOR.value
+    anchor = discover.module("attention.backward.quanta").ANCHOR.value
     if bool((scaled.double() == slopes.double() * 2.0**-exponent).all()):
         assert torch.equal((after + anchor).view(torch.int32), (quanta + anchor).view(torch.int32))
     assert float((quanta.double() - after.double()).abs().max()) < 0.5

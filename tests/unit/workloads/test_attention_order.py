@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from perfgate import discover
 
 KERNELS = discover.module("attention.backward.kernels")
-_add, _counted, _finish = KERNELS._add, KERNELS._counted, KERNELS._finish
+_add, _finish = KERNELS._add, KERNELS._finish
+_counted = discover.module("attention.backward.quanta")._counted
 _key_range, _query_range = KERNELS._key_range, KERNELS._query_range
 MOST = 64  # blocks of queries or keys
 
