@@ -119,8 +119,13 @@ def _prepare(
 
 
 @triton.jit
-def _add(total, part, index, D: tl.constexpr, M: tl.constexpr, RULE: tl.constexpr, BULK: tl.constexpr):
-    """Adds a contribution [D, M], counted if exact, to dQ's sum of the ``index``-th block of queries of all heads."""
+def _add(
+    total, part, index,
+    D: tl.constexpr, M: tl.constexpr, RULE: tl.constexpr, BULK: tl.constexpr, SCALED: tl.constexpr = False,
+):  # fmt: skip
+    """Adds a contribution [D, M], if exact counted or, SCALED, in quanta, to dQ's sum of the ``index``-th block of queries."""
+    if SCALED:
+        part = _anchored(part)
     if RULE == 2:
         part = part.to(tl.int32, bitcast=True)
     if BULK:
@@ -181,9 +186,9 @@ def _key_blocks(
         slopes = tl.dot(value_tile, gradient_tile.T)
         if LATE:  # the part of the step before is added between products and softmax; of the first step there is none
             if BULK:  # dropped there; a branch would be moved behind all products
-                _add(total, part, tl.where(step > 0, before, nowhere), D, M, RULE, BULK)
+                _add(total, part, tl.where(step > 0, before, nowhere), D, M, RULE, BULK, SCALED)
             elif step > 0:
-                _add(total, part, before, D, M, RULE, BULK)
+                _add(total, part, before, D, M, RULE, BULK, SCALED)
         weights = tl.exp2(scores * (scale * 1.4426950408889634) - lse2.load([index, 0]).reshape(M)[None, :])
         if MASKED:
             crossed = first_key + N > kv_len
@@ -205,15 +210,13 @@ def _key_blocks(
             if SCALED:
                 slopes = _in_quanta(slopes, delta_row)
             part = tl.dot(key_tile.T, slopes)
-            if SCALED:
-                part = _anchored(part)
-            elif RULE == 2:
+            if RULE == 2 and not SCALED:
                 part = _counted(part, _inverse(delta_row))
             if not LATE:
-                _add(total, part, index, D, M, RULE, BULK)
+                _add(total, part, index, D, M, RULE, BULK, SCALED)
     if LATE:  # noqa: SIM102 - known at compile time
         if count > 0:
-            _add(total, part, first_index + (GROUP - 1) * row_blocks + count - 1, D, M, RULE, BULK)
+            _add(total, part, first_index + (GROUP - 1) * row_blocks + count - 1, D, M, RULE, BULK, SCALED)
     dk.store([b, kv_head, first_key, 0], (key_gradient * scale).to(dk.dtype).reshape(1, 1, N, D))
     dv.store([b, kv_head, first_key, 0], value_gradient.to(dv.dtype).reshape(1, 1, N, D))
 

@@ -257,7 +257,7 @@ def _attend(
     if SURVEY:
         if owner >= owners:
             number = tl.program_id(0) - owners * blocks
-            owner = owners - 1 - number // surveyors  # the cache still has the last heads' tiles
+            owner = number // surveyors
             _survey_part(
                 q, k, v, reach, heads, kv_heads, q_len, kv_len, owner, owners, number % surveyors, surveyors,
                 D, M, N, GROUP, STAGES,
