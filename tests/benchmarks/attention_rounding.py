@@ -52,6 +52,18 @@ def log2_above(positive: torch.Tensor) -> torch.Tensor:
     return positive.view(torch.int32) * 2.0**-23 - 126.9125
 
 
+def products(slopes: torch.Tensor, k: torch.Tensor) -> list[torch.Tensor]:
+    """A contribution of each block of keys."""
+    return [one @ other for one, other in zip(slopes.split(KEYS, dim=1), k.split(KEYS), strict=True)]
+
+
+def carrying(delta: torch.Tensor, carried: torch.Tensor) -> torch.Tensor:
+    """The f32 nearest to ``delta`` that ends in the eight bits ``carried``."""
+    bits = delta.view(torch.int32)
+    near = ((bits & 0x7FFFFFFF) - carried + 128).clamp(min=0) & ~255
+    return (near | carried | (bits & -0x80000000)).view(torch.float32)
+
+
 def sums(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, grad_out: torch.Tensor, last: torch.Tensor
 ) -> dict[str, torch.Tensor]:
@@ -62,7 +74,7 @@ def sums(
     out = (weights.bfloat16().float() @ v).bfloat16().float()
     delta = (out * grad_out).sum(dim=1)
     slopes = (weights * (grad_out @ v.T - delta[:, None])).bfloat16().float()
-    parts = [one @ other for one, other in zip(slopes.split(KEYS, dim=1), k.split(KEYS), strict=True)]
+    parts = products(slopes, k)
     reach = grad_out.norm(dim=1) * v.norm(dim=1).max()
     unit = 2.0**-17 * 1.4427 * k.abs().max()  # scale · √D = 1
     most = unit * D**0.5 * q.abs().max()
@@ -85,8 +97,13 @@ def sums(
     }
     found = {"f32": torch.stack(parts).cumsum(dim=0)[-1].double()}
     for name, exponent in ways.items():
+        added = parts
+        if name == "shares":  # odd exponents; the row's delta carries half of that of 1/quantum
+            exponent = (exponent.int() | 1).float()
+            seen = carrying(delta, (127 - exponent.int()) >> 1)
+            added = products((weights * (grad_out @ v.T - seen[:, None])).bfloat16().float(), k)
         quantum = 2.0 ** exponent.double()[:, None]
-        whole = [(part.double() / quantum).round() for part in parts]
+        whole = [(part.double() / quantum).round() for part in added]
         fits = 2.0 ** (30 if name == "2^-30 of the bound" else 22)
         if max(float(one.abs().max()) for one in whole) > fits or float(sum(whole).abs().max()) >= 2**31:
             raise ArithmeticError(f"{name}: the bound does not hold")

@@ -114,7 +114,7 @@ def _prepare(
         exponent, finite = _exponents(size, mean, key_largest, heaviest, excess)
         finite = finite & (squares < float("inf")) & (natural < float("inf")) & (tl.abs(mean) < float("inf"))  # false for NaN
         tl.store(quantum + at, tl.where(finite, _two_to(exponent) * scale, float("nan")))
-        mean = _carrying(mean, tl.where(finite, 127 - exponent, 0))
+        mean = _carrying(mean, tl.where(finite, (127 - exponent) >> 1, 0))
     tl.store(delta + at, mean)
 
 
@@ -205,11 +205,14 @@ def _key_blocks(
         slopes = (weights * (slopes - delta_row[None, :])).to(query_tile.dtype)
         if not LATE:
             value_gradient = tl.dot(weights.to(gradient_tile.dtype), gradient_tile, value_gradient)
+        quanta = slopes
+        if SCALED and not LATE:
+            quanta = _in_quanta(slopes, delta_row)
         key_gradient = tl.dot(slopes, query_tile, key_gradient)
         if RULE > 0:
-            if SCALED:
-                slopes = _in_quanta(slopes, delta_row)
-            part = tl.dot(key_tile.T, slopes)
+            if SCALED and LATE:  # at D 128 the faster place
+                quanta = _in_quanta(slopes, delta_row)
+            part = tl.dot(key_tile.T, quanta)
             if RULE == 2 and not SCALED:
                 part = _counted(part, _inverse(delta_row))
             if not LATE:

@@ -9,7 +9,7 @@ from ..forward.kernels import _log2_above
 
 ANCHOR = tl.constexpr(12582912.0)  # 1.5·2²³: up to 2²² to either side, f32 numbers lie 1 apart and their bits count up by 1
 ANCHOR_BITS = tl.constexpr(0x4B400000)
-CARRIED = tl.constexpr(255)  # the bits of a row's Δ that hold the exponent of 1/quantum, as f32 and bf16 do; 0: there is none
+CARRIED = tl.constexpr(255)  # the bits of a row's Δ that hold half the exponent of 1/quantum in f32 and bf16; 0: there is none
 LEAST_KEY = tl.constexpr(-104.0)  # log2 of the smallest max|K_jd| that quanta are made for: 2^22 / 2^-104 is a bf16
 
 
@@ -40,7 +40,7 @@ def _exponents(size, delta, key_largest, heaviest, excess):
     part = tl.minimum(_log2_above(heaviest * (1.0 + off_mean)), 0.0)  # bound + part: of one contribution
     finite = bound < 128.0  # false for NaN
     exponent = tl.where(finite, bound + tl.maximum(part - 22.0, -30.0), 0.0)
-    return tl.ceil(tl.maximum(exponent, -126.0)).to(tl.int32), finite
+    return tl.ceil(tl.maximum(exponent, -126.0)).to(tl.int32) | 1, finite  # odd: 1/quantum's in f32 is even, a byte of a bf16
 
 
 @triton.jit
@@ -56,7 +56,7 @@ def _carrying(delta, carried):
 @triton.jit
 def _inverse(delta):
     """1/quantum of rows whose ``delta`` carries it."""
-    return ((delta.to(tl.int32, bitcast=True) & CARRIED) << 23).to(tl.float32, bitcast=True)
+    return ((delta.to(tl.int32, bitcast=True) & CARRIED) << 24).to(tl.float32, bitcast=True)
 
 
 @triton.jit
@@ -77,8 +77,8 @@ def _anchored(part):
 @triton.jit
 def _in_quanta(slopes, delta):
     """bf16 ``slopes`` [N, M] over the quanta that ``delta`` [M] carries: packed in pairs, where Triton would go by f32."""
-    # the last bytes of two rows, each moved to where a bf16 has its exponent
-    pairs: tl.constexpr = "{ .reg .b32 t; prmt.b32 t, $1, $2, 0x7430; shl.b32 t, t, 7; and.b32 $0, t, 0x7F807F80; }"
+    # a bf16's upper byte is what a row's last byte holds, its lower one zeros: the sign of that byte, eight times
+    pairs: tl.constexpr = "prmt.b32 $0, $1, $2, 0x4C08;"
     inverse = tl.inline_asm_elementwise(pairs, "=r,r,r", [delta], tl.int16, True, 2)
     product: tl.constexpr = "mul.rn.bf16x2 $0, $1, $2;"
     return tl.inline_asm_elementwise(product, "=r,r,r", [slopes, inverse[None, :]], slopes.dtype, True, 2)
