@@ -41,7 +41,7 @@ OPS_OF = {
 }
 # what an arm may use instead, when asked for by name: op: {kernel: arms}
 OPTIONS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
-    # attention/dropin.py; heads of 64 or 128. `run --recipe` asks for two_pass, the fastest alone
+    # attention/dropin.py; heads of 64 or 128. `run --recipe` asks for two_pass: no package, no bound
     "attention": dict.fromkeys(("two_pass", "triton_exact", "fa4_exact"), ("champion",)),
 }
 
