@@ -5,7 +5,8 @@
 192 random queries of one causal head (D 128, bf16), keys in blocks of 128. Every way adds the same contributions, rounded as
 the kernels round (probabilities, dS and out in bf16, sums in f32), and the result is stored in bf16. Relative L2 errors to
 float64 over all rows, and of the median row: f32 as it comes; integers of 2^-30 of the row's bound (a conversion's);
-integers of 2^-22 of the bound; and integers of 2^-22 of what the row's share makes of it (``triton_exact``).
+integers of 2^-22 of the bound; and integers of 2^-22 of what the row's share makes of it, with odd exponents and the delta that
+carries them (``triton_exact``).
 """
 
 from __future__ import annotations

@@ -220,7 +220,7 @@ for one, phase in ((both, "step"), (backward, "bwd")):
     one.contender("torch_flash", supports=_flash_supports)(torch_flash)
     # the fastest form that keeps the contract follows from what is installed; all forms are always declared
     register = (one.champion, one.candidate) if not _peers_are_installed() else (one.candidate, one.champion)
-    register[0]("two_pass", **_triton("two_pass", phase))(_engine("two_pass"))  # in Triton the faster one
+    register[0]("two_pass", **_triton("two_pass", phase))(_engine("two_pass"))  # needs no bound
     one.candidate("triton_exact", **_triton("triton_exact", phase))(_engine("triton_exact"))
     one.contender("triton_atomic", **_triton("triton_atomic", phase))(_engine("triton_atomic"))
     one.contender("fa4", **_flash4("atomic", phase))(_engine("fa4"))
