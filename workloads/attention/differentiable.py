@@ -71,7 +71,8 @@ class _Attention(torch.autograd.Function):
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, name: str, causal: bool, scale: float, window: int | None) -> Tensor:
         ctx.engine, ctx.rule = ENGINES[name](), {"causal": causal, "scale": scale, "window": window}
         out: Tensor
-        out, kept = ctx.engine.forward(q, k, v, any(ctx.needs_input_grad[:3]), **ctx.rule)
+        with torch.cuda.device_of(q):  # not the current one, where q lies on another card
+            out, kept = ctx.engine.forward(q, k, v, any(ctx.needs_input_grad[:3]), **ctx.rule)
         ctx.save_for_backward(q, k, v, out, *kept)
         return out
 

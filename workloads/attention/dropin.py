@@ -16,6 +16,7 @@ from .fa4 import probe
 log = logging.getLogger(__name__)
 ORDER = ("fa4_exact", "two_pass")  # fastest first
 NAMED = ("two_pass", "triton_exact", "fa4_exact")  # what a caller may name
+MOST_PROGRAMS = 65535  # CUDA's limit of a grid's second dimension, which counts heads
 
 
 @lru_cache(maxsize=1024)
@@ -68,8 +69,9 @@ def sdpa(
     name one of :data:`NAMED` in ``implementation`` where they must be equal across machines.
 
     Raises ``NotImplementedError`` where none supports the call: nothing else is tried. Raises ``ValueError`` for shapes that
-    don't fit each other, and for ``is_causal`` with Sq ≠ Sk: torch aligns such a mask at the top left, flash attention at the
-    bottom right; ``differentiable.attention`` has the second. Raises ``TypeError`` for other dtypes.
+    don't fit each other, for a ``scale`` that is not above 0, and for ``is_causal`` with Sq ≠ Sk: torch aligns such a mask at
+    the top left, flash attention at the bottom right; ``differentiable.attention`` has the second. Raises ``TypeError`` for
+    other dtypes.
     """
     checks.require_shape("q", q, (None, None, None, None))
     batch, heads, q_len, dim = q.shape
@@ -88,6 +90,13 @@ def sdpa(
         raise ValueError("window needs is_causal=True")
     if implementation is not None and implementation not in NAMED:
         raise ValueError(f"implementation {implementation!r}: one of {', '.join(NAMED)}, or None")
+    if scale is not None and not 0 < scale < float("inf"):
+        raise ValueError(f"scale {scale}: a finite number above 0, or None for D^-0.5; a sign belongs into q")
     dtype = str(q.dtype).removeprefix("torch.")
     engine = choose(str(q.device), dim, heads, kv_heads, q_len, kv_len, is_causal, window, dtype, only=implementation)
+    together = heads + 2 * kv_heads if engine == "fa4_exact" and heads != kv_heads else heads  # one launch makes all gradients
+    if batch * together > MOST_PROGRAMS:
+        raise NotImplementedError(
+            f"{batch} × {together} heads in one launch of {engine}, which takes {MOST_PROGRAMS}: split the batch"
+        )
     return attention(q, k, v, engine=engine, causal=is_causal, scale=dim**-0.5 if scale is None else scale, window=window)

@@ -89,6 +89,9 @@ def test_without_a_gpu_it_raises(device):
         (ValueError, "which corner", {"kv_len": 50}, {"is_causal": True}),
         (ValueError, "window needs is_causal", {}, {"window": 4}),
         (ValueError, "one of two_pass, triton_exact, fa4_exact", {}, {"implementation": "cudnn"}),
+        (ValueError, "a finite number above 0", {}, {"scale": -0.125}),
+        (ValueError, "a finite number above 0", {}, {"scale": 0.0}),
+        (ValueError, "a finite number above 0", {}, {"scale": float("nan")}),
     ],
 )
 def test_calls_that_say_too_little_or_contradict_themselves_are_refused(error, words, change, options):
@@ -96,6 +99,18 @@ def test_calls_that_say_too_little_or_contradict_themselves_are_refused(error, w
 
     with pytest.raises(error, match=words):
         discover.module("attention").sdpa(q, k, v, **options)
+
+
+def test_more_heads_than_a_grid_holds_are_refused_before_anything_runs(dropin):
+    many = torch.empty((66000, 1, 1, 128), dtype=torch.bfloat16)
+    grouped = torch.empty((22000, 2, 1, 128), dtype=torch.bfloat16)
+
+    with pytest.raises(
+        NotImplementedError, match="66000 × 1 heads in one launch of fa4_exact, which takes 65535: split the batch"
+    ):
+        dropin.sdpa(many, many, many)
+    with pytest.raises(NotImplementedError, match="22000 × 4 heads"):
+        dropin.sdpa(grouped, grouped[:, :1], grouped[:, :1], enable_gqa=True)
 
 
 def test_shapes_and_dtypes_that_do_not_fit_are_refused_by_name():

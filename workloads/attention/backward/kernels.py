@@ -109,6 +109,7 @@ def _prepare(
         excess = tl.zeros((BLOCK,), dtype=tl.float32) + most
         if most > 0.0625:  # scores in the thousands may be somewhere: each row pays for its own query
             excess = _length(q + b * q_b + h * q_h + rows * q_s, inside, BLOCK, D) * unit
+            excess = tl.where(natural == float("-inf"), 0.0, excess)  # what sees nothing pays nothing
         squares, halves = _squares(gradient)
         size = 0.5 * _log2_above(squares) + halves + tl.log2(value_norm)
         exponent, finite = _exponents(size, mean, key_largest, heaviest, excess)

@@ -74,7 +74,7 @@ def _rms(pointer, stride, head_stride, heads, rows, SAMPLES: tl.constexpr, D: tl
     """Root mean square of a few rows spread over ``heads`` heads."""
     sample = tl.arange(0, SAMPLES)
     row = (sample.to(tl.int64) * rows) // SAMPLES
-    place = pointer + (sample % heads)[:, None] * head_stride + row[:, None] * stride + tl.arange(0, D)[None, :]
+    place = pointer + (sample % heads).to(tl.int64)[:, None] * head_stride + row[:, None] * stride + tl.arange(0, D)[None, :]
     value = _finite(tl.load(place).to(tl.float32))
     return tl.sqrt(tl.sum(tl.sum(value * value, axis=1), axis=0) / (SAMPLES * D))
 
