@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from perfgate.model import Memory, Work
-from reports.table import HEAD, table
+from perfgate.model import Accuracy, Memory, Work
+from reports.table import EVERY, HEAD, every, table
 from tests.unit.render import samples
 
 
@@ -38,3 +38,35 @@ def test_what_was_not_measured_is_a_dash_and_what_is_not_wanted_is_left_out():
     (line,) = cells(nothing, samples.comparison(), match="permute")
 
     assert ("**–** triton.sort", "–", "–") == (line["judged"], line["of peak"], line["workspace"])
+
+
+def test_every_implementation_has_a_line_with_the_default_first_and_the_quotient_to_a_named_one():
+    champion = replace(
+        samples.comparison(),
+        memory=Memory(80 << 20, 72 << 20, output_bytes=64 << 20),
+        work=Work(1, 482_100_000_000),
+        accuracy=Accuracy(2.5e-3, 2.4e-3),
+    )
+    racy = samples.comparison(implementation="cuda.atomic", role="contender", kernels=(("b", 401_000),))
+    lines = list(every((champion, racy), "cuda.atomic"))
+    default, judged, contender = (
+        dict(zip(EVERY, [cell.strip() for cell in line.strip("|").split("|")], strict=True)) for line in lines[2:]
+    )
+
+    assert "of cuda.atomic" in lines[0]
+    assert ("1029", "1", "2.566", "16.0 MiB", "28 of 30", "2.50e-03") == tuple(
+        default[name] for name in ("us", "of default", "of {}", "workspace", "differ", "error")
+    )
+    assert ("triton.gather", "482.1", "1000", "1.202", "8.0 MiB", "0 of 30", "2.40e-03") == tuple(
+        judged[name] for name in ("implementation", "us", "TFLOP/s", "of {}", "workspace", "differ", "error")
+    )
+    assert ("cuda.atomic", "401", "–", "1.000") == tuple(
+        contender[name] for name in ("implementation", "us", "TFLOP/s", "of {}")
+    )
+
+
+def test_what_was_not_measured_is_a_dash_in_the_long_table_too():
+    nothing = samples.unmeasured("moe/permute", "triton.sort")
+    lines = list(every((nothing, samples.comparison()), match="permute"))
+
+    assert ["–"] * 4 == [cell.strip() for cell in lines[-1].strip("|").split("|")][2:6]
